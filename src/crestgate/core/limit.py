@@ -12,7 +12,7 @@ from crestgate.core.algorithms.algorithm import MAX_SAFE_INTEGER
 from crestgate.core.notation import Notation, canonical, parse_chain
 from crestgate.errors import ConfigError
 
-__all__ = ["DEFAULT_ALGORITHM", "Limit"]
+__all__ = ["DEFAULT_ALGORITHM", "Limit", "unknown_algorithm"]
 
 DEFAULT_ALGORITHM = "token_bucket"
 
@@ -74,22 +74,22 @@ class Limit:
         return limits[0]
 
     @classmethod
-    def parse_chain(cls, text: str) -> tuple[Limit, ...]:
-        """Read one or several limits separated by `;` or `,`.
+    def parse_chain(cls, text: str, default_algorithm: str = DEFAULT_ALGORITHM) -> tuple[Limit, ...]:
+        """Read one or several limits separated by `;` or `,`. The default is for those that name no algorithm.
 
         >>> Limit.parse_chain("5/s; 1000/day using fixed_window")
         (Limit(5, 1.0), Limit(1000, 86400.0, algorithm='fixed_window'))
         """
-        return tuple(cls._read(text, notation) for notation in parse_chain(text))
+        return tuple(cls._read(text, notation, default_algorithm) for notation in parse_chain(text))
 
     @classmethod
-    def _read(cls, text: str, notation: Notation) -> Limit:
+    def _read(cls, text: str, notation: Notation, default_algorithm: str) -> Limit:
         try:
             return cls(
                 notation.count,
                 Fraction(notation.period_us, 1_000_000),
                 notation.burst,
-                notation.algorithm or DEFAULT_ALGORITHM,
+                notation.algorithm or default_algorithm,
             )
         except ConfigError as error:
             raise ConfigError(notation.show(text, str(error))) from None

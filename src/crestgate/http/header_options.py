@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from crestgate.errors import ConfigError
 
-__all__ = ["RESETS", "HeaderStyle"]
+__all__ = ["RESETS", "HeaderStyle", "Reset"]
 
 Reset = Literal["seconds", "epoch"]
 RESETS: Final[tuple[Reset, ...]] = ("seconds", "epoch")

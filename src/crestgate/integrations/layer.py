@@ -15,7 +15,8 @@ from crestgate.core.decision import Decision
 from crestgate.core.plans import Limits, reusable
 from crestgate.errors import ConfigError
 from crestgate.http.client_address import TrustedProxies
-from crestgate.http.header_options import HeaderStyle
+from crestgate.http.header_options import HeaderStyle, Reset
+from crestgate.integrations.default_algorithm import DefaultAlgorithm
 from crestgate.integrations.exemptions import Exempt, build_exemption, is_preflight
 from crestgate.integrations.keys import Key, bounded_key, build_key_maker, is_coroutine, peer_key, with_one_argument
 from crestgate.integrations.option_errors import unknown_option
@@ -55,6 +56,10 @@ class LayerOptions(TypedDict, total=False):
     on_denied: Callable[..., Any] | None
     """Called with the request and the Decision: returns the framework's response to a denial. None: the default."""
     headers: HeaderStyle | bool
+    reset: Reset
+    """What X-RateLimit-Reset says: `seconds` from now, or the `epoch` time. Default: that of `headers`."""
+    default_algorithm: str | None
+    """The algorithm of limits that are written as text and name none. Default: token_bucket."""
     trusted_proxies: Iterable[str] | int
     user: Callable[..., Any] | None
     """The user's id. Default: the user of the framework's authentication."""
@@ -93,6 +98,8 @@ class LimitLayer(Generic[L]):
         wait: bool = True,
         on_denied: Callable[..., Any] | None = None,
         headers: HeaderStyle | bool | None = None,
+        reset: Reset | None = None,
+        default_algorithm: str | None = None,
         trusted_proxies: Iterable[str] | int | None = None,
         user: Callable[..., Any] | None = None,
         tier: Callable[..., Any] | None = None,
@@ -110,7 +117,10 @@ class LimitLayer(Generic[L]):
         self.wait = wait
         self.on_denied = on_denied
         self.methods = None if methods is None else _methods(methods)
-        self.style = _style(headers, HeaderStyle() if settings is None else settings.headers)
+        style = _style(headers, HeaderStyle() if settings is None else settings.headers)
+        self.style = style if reset is None else replace(style, reset=reset)
+        self.default_algorithm = default_algorithm
+        self._algorithm = None if default_algorithm is None else DefaultAlgorithm(default_algorithm, limiter.resolver)
         if trusted_proxies is None:
             trusted_proxies = () if settings is None else settings.server.trusted_proxies
         given = {"user": user, "tier": tier, "client": client}
@@ -125,7 +135,7 @@ class LimitLayer(Generic[L]):
         self._bound: Bound | None = None
         """The chain of limits, if it is the same for all requests."""
         if not callable(self.limits) and self.limits is not None:
-            chain = limiter.resolve(self.limits)  # raises ConfigError for invalid limits
+            chain = limiter.resolve(self._with_algorithm(self.limits))  # raises ConfigError for invalid limits
             self._bound = chain if limiter.has_fixed_limits else None
         if self.limits is None and not limiter.has_rules:
             raise ConfigError(
@@ -176,7 +186,7 @@ class LimitLayer(Generic[L]):
             limits: Any = request.call(self.limits) if callable(self.limits) else self.limits
             if limits is None:
                 return None
-            bound = self.limiter.resolve(limits)
+            bound = self.limiter.resolve(self._with_algorithm(limits))
         key = self.key(request)
         scope = self.scope if self.scope is not None else route
         if scope is not None:
@@ -190,6 +200,12 @@ class LimitLayer(Generic[L]):
         if len(uncounted) < len(bound.algorithms):
             bound = self.limiter.resolve_chain(uncounted)
         return LayerCheck(bound, key, None, cost)
+
+    def _with_algorithm(self, limits: Limits) -> Limits:
+        if self._algorithm is None:
+            return limits
+        given: Limits = self._algorithm.apply(limits)
+        return given
 
     def _limits_method(self, method: str) -> bool:
         """Whether a method is limited. HEAD is limited with GET: it costs as much."""

@@ -20,7 +20,7 @@ _OTHER_LIBRARIES = {
     "key_prefix": "here it is in the store's URL, as in redis://localhost?prefix=shop",
     "on_breach": "here it is on_denied, which makes the response",
     "storage_uri": "here it is limiter",
-    "strategy": "here it is part of the limit, as in '5/minute using fixed_window'",
+    "strategy": "here it is default_algorithm, or part of a limit, as in '5/minute using fixed_window'",
     "swallow_errors": 'here it is set on the limiter, Limiter(url, on_store_error="open")',
     # of django-ratelimit
     "block": "here requests over a limit are always denied, except with dry_run=True",
@@ -41,9 +41,9 @@ def unknown_option(name: str, known: Sequence[str]) -> ConfigError:
 _FOR_LIMITS = ("key", "cost", "exempt", "methods", "when", "dry_run", "wait", "websockets")
 
 
-def refuse_unused(options: Collection[str]) -> None:
-    """ConfigError for options that have no effect in a middleware without limits."""
-    for name in _FOR_LIMITS:
+def refuse_unused(options: Collection[str], others: Sequence[str] = ()) -> None:
+    """ConfigError for options that have no effect in a middleware without limits; `others` are further ones."""
+    for name in (*_FOR_LIMITS, *others):
         if name in options:
             raise ConfigError(
                 f"{name}= is for limits, and the middleware has none: give it some, such as "

@@ -60,7 +60,7 @@ class RateLimitMiddleware:
         self.app = app
         sync_limiter = sync_limiter_for(limiter)
         if limits is None and not sync_limiter.has_rules:
-            refuse_unused(options)
+            refuse_unused(options, ["default_algorithm"])  # no routes inherit it, as those of ASGI do
             limits = no_limits
         self.layer = LimitLayer(sync_limiter, limits, **options)
         self.layer.refuse_coroutines("a WSGI application")

@@ -68,7 +68,7 @@ def test_misspelt_limits_option_has_a_suggestion(limiter: Limiter) -> None:
     ("name", "hint"),
     [
         ("storage_uri", "here it is limiter"),
-        ("strategy", "here it is part of the limit, as in '5/minute using fixed_window'"),
+        ("strategy", "here it is default_algorithm, or part of a limit, as in '5/minute using fixed_window'"),
         ("headers_enabled", "here it is headers, and True by default"),
         ("error_message", "here it is on_denied, which makes the response"),
         ("rate", "here it is limits"),

@@ -2,8 +2,9 @@
 
     LIMITER             a Limiter or AsyncLimiter, a store's URL or several, or the path of a configuration
     LIMITS              the limits of the middleware: "100/minute", plans, several; absent: the limiter's rules, if any
-    KEY, COST, EXEMPT, METHODS, WHEN, DRY_RUN, WAIT, ON_DENIED, HEADERS, TRUSTED_PROXIES, USER, TIER, CLIENT,
-    API_KEY_HEADER      the options of all integrations, which are lower-case there
+    KEY, COST, EXEMPT, METHODS, WHEN, DRY_RUN, WAIT, ON_DENIED, HEADERS, RESET, DEFAULT_ALGORITHM,
+    TRUSTED_PROXIES, USER, TIER, CLIENT, API_KEY_HEADER
+                        the options of all integrations, which are lower-case there
 
 A callable may be written as text, `"shop.limits.tenant"`, because settings are read before other modules can be
 imported. Under ASGI, one that queries a database must be an `async def`, as Django requires; it works in threads too.
@@ -29,6 +30,7 @@ __all__ = ["Project", "crestgate_settings", "project_options"]
 _KNOWN = ("LIMITER", "LIMITS", *(name.upper() for name in LayerOptions.__annotations__))
 _CALLABLES = ("KEY", "COST", "EXEMPT", "WHEN", "ON_DENIED", "USER", "TIER", "CLIENT")
 _SYNONYMS = {"STORE": "LIMITER", "URL": "LIMITER", "LIMIT": "LIMITS", "RATE": "LIMITS", "KEY_FUNC": "KEY"}
+_SYNONYMS["STRATEGY"] = _SYNONYMS["ALGORITHM"] = "DEFAULT_ALGORITHM"
 _PER_LAYER = ("LIMITER", "LIMITS", "COST", "EXEMPT", "METHODS", "WHEN")
 """The options of the middleware alone. All others are defaults of decorators too."""
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")

@@ -27,18 +27,28 @@ __all__ = ["Crestgate"]
 T = TypeVar("T")
 EXTENSION = "crestgate"
 """Its key in `app.extensions`."""
-_EXTENSION_OPTIONS = ("limiter", "default_limits", "application_limits", "key_func", "enabled")
+_EXTENSION_OPTIONS = ("limiter", "default_limits", "application_limits", "key_func", "strategy", "enabled")
 _VIEW_OPTIONS = ("limits", "scope", "per_method", "override_defaults", "key_func", "exempt_when", "deduct_when")
+
+
+_ALIASES = (
+    ("key_func", "key"),
+    ("exempt_when", "exempt"),
+    ("deduct_when", "when"),
+    ("strategy", "default_algorithm"),
+)
+"""Flask-Limiter's names of options."""
 
 
 class Crestgate:
     """The limits of Flask applications.
 
     `limiter`, and the options that all integrations have (`key`, `cost`, `exempt`, `methods`, `when`, `dry_run`,
-    `wait`, `on_denied`, `headers`, `trusted_proxies`, `user`, `tier`, `client`, `api_key_header`), apply to all limits;
-    a view may have its own. `key_func` is another name of `key`. Callables are called with the request, or without it
-    if they take no argument: `flask.request` and `g` are available. Without `application_limits`, the limiter's rules
-    are checked, if it has any.
+    `wait`, `on_denied`, `headers`, `reset`, `default_algorithm`, `trusted_proxies`, `user`, `tier`, `client`,
+    `api_key_header`), apply to all limits; a view may have its own. `key_func` is another name of `key`, and `strategy`
+    of `default_algorithm`, with Flask-Limiter's values too ("fixed-window", "moving-window"). Callables are
+    called with the request, or without it if they take no argument: `flask.request` and `g` are available. Without
+    `application_limits`, the limiter's rules are checked, if it has any.
 
     Defaults of the arguments in `app.config`:
 
@@ -47,6 +57,8 @@ class Crestgate:
         CRESTGATE_APPLICATION_LIMITS     as `application_limits`
         CRESTGATE_TRUSTED_PROXIES        as `trusted_proxies`
         CRESTGATE_HEADERS                as `headers`
+        CRESTGATE_RESET                  as `reset`: "epoch" as with Flask-Limiter, or "seconds"
+        CRESTGATE_DEFAULT_ALGORITHM      as `default_algorithm`, or `strategy`
         CRESTGATE_ENABLED                False: nothing is limited. Read for each request, so tests can change it
     """
 
@@ -60,6 +72,7 @@ class Crestgate:
         default_limits: LayerLimits | Iterable[Any] = None,
         application_limits: LayerLimits | Iterable[Any] = None,
         key_func: Callable[..., Any] | None = None,
+        strategy: str | None = None,
         enabled: bool = True,
         **options: Unpack[LayerOptions],
     ) -> None:
@@ -67,7 +80,7 @@ class Crestgate:
         self._limiter = limiter
         self._default_limits = default_limits
         self._application_limits = application_limits
-        self._options = _normalise_options(options, _EXTENSION_OPTIONS, key_func=key_func)
+        self._options = _normalise_options(options, _EXTENSION_OPTIONS, key_func=key_func, strategy=strategy)
         self._registry = Registry()
         self._app_limits: list[ref[AppLimits]] = []
         for flask_app in (application, app):  # with both, the first is Flask-Limiter's key function, an error
@@ -90,7 +103,7 @@ class Crestgate:
         limiter = self._limiter if self._limiter is not None else config.get("CRESTGATE_STORE")
         sync_limiter = sync_limiter_for(limiter)
         options = dict(self._options)
-        for name in ("trusted_proxies", "headers"):
+        for name in ("trusted_proxies", "headers", "reset", "default_algorithm"):
             if name not in options and config.get(f"CRESTGATE_{name.upper()}") is not None:
                 options[name] = config[f"CRESTGATE_{name.upper()}"]
         given = self._application_limits or config.get("CRESTGATE_APPLICATION_LIMITS")
@@ -255,7 +268,7 @@ def _normalise_options(options: Any, others: Sequence[str], **aliases: Any) -> d
         if name not in LayerOptions.__annotations__:
             raise unknown_option(name, (*others, *LayerOptions.__annotations__))
     normalised = dict(options)
-    for alias, name in (("key_func", "key"), ("exempt_when", "exempt"), ("deduct_when", "when")):
+    for alias, name in _ALIASES:
         given = aliases.get(alias)
         if given is None:
             continue

@@ -23,9 +23,11 @@ SETTINGS = (
     "CRESTGATE_APPLICATION_LIMITS",
     "CRESTGATE_TRUSTED_PROXIES",
     "CRESTGATE_HEADERS",
+    "CRESTGATE_RESET",
+    "CRESTGATE_DEFAULT_ALGORITHM",
     "CRESTGATE_ENABLED",
 )
-_SYNONYMS = {"limiter": "store", "storage_uri": "store"}
+_SYNONYMS = {"limiter": "store", "storage_uri": "store", "strategy": "default_algorithm"}
 _FLASK_LIMITER_SETTINGS = {
     "RATELIMIT_APPLICATION": "CRESTGATE_APPLICATION_LIMITS",
     "RATELIMIT_DEFAULT": "CRESTGATE_DEFAULT_LIMITS",
@@ -37,7 +39,7 @@ _FLASK_LIMITER_SETTINGS = {
     "RATELIMIT_STORAGE_OPTIONS": "CRESTGATE_STORE, with options in its URL",
     "RATELIMIT_STORAGE_URI": "CRESTGATE_STORE",
     "RATELIMIT_STORAGE_URL": "CRESTGATE_STORE",
-    "RATELIMIT_STRATEGY": "part of the limit, as in '5/minute using fixed_window'",
+    "RATELIMIT_STRATEGY": "CRESTGATE_DEFAULT_ALGORITHM, with the same value",
     "RATELIMIT_SWALLOW_ERRORS": "on_store_error= of a limiter",
 }
 _log = logging.getLogger("crestgate")
