@@ -14,7 +14,7 @@ from crestgate.cli.groups import command_group
 from crestgate.cli.locations import config_path, load_settings_for, open_rules
 from crestgate.cli.output import Cell, print_error, print_line
 from crestgate.cli.serve import check_packages
-from crestgate.config.default_folder import default_rules_url, has_default_rules, has_default_store
+from crestgate.config.default_folder import default_rules_url, default_store_note, has_default_rules, has_default_store
 from crestgate.config.location import no_config
 from crestgate.config.settings import Settings
 from crestgate.errors import CrestgateError
@@ -65,7 +65,7 @@ def _summary(path: str, settings: Settings) -> list[tuple[str, str]]:
         rules.append(redact_url(settings.rules_store))
     rows = [
         ("mode", settings.mode),
-        ("store", ", ".join(map(redact_url, stores))),
+        ("store", ", ".join(map(redact_url, stores)) + _store_note(settings)),
         ("on_store_error", settings.on_store_error),
         ("rules from", ", ".join(rules)),
         ("in files", summarise(settings.records)),
@@ -73,6 +73,11 @@ def _summary(path: str, settings: Settings) -> list[tuple[str, str]]:
     if settings.descriptors_summary is not None:
         rows.append(("envoy", settings.descriptors_summary))
     return rows
+
+
+def _store_note(settings: Settings) -> str:
+    """What a service has by default differs by system."""
+    return "" if settings.store_is_set or settings.mode == "embedded" else default_store_note()
 
 
 def summarise(records: Iterable[Record]) -> str:

@@ -187,6 +187,6 @@ def actor() -> Actor:
     """The user and host name, for the audit log."""
     try:
         name = getpass.getuser()
-    except (KeyError, OSError):  # in a container the user may have no name
-        name = str(os.getuid())
+    except (KeyError, OSError, ImportError):  # in a container the user may have no name; Windows has no pwd
+        name = str(os.getuid()) if hasattr(os, "getuid") else "unknown"
     return Actor(f"cli:{name}", socket.gethostname())

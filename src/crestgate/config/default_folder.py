@@ -2,23 +2,27 @@
 
 A user who can write there can plant an admin key, or counters that admit everything. So the folder and its files must
 belong to the user that runs the command, and must not be writable by others. Otherwise nothing is opened: the error
-names the owner and the remedy. Read permissions of others are removed.
+names the owner and the remedy. Read permissions of others are removed. Windows has neither owners nor modes of this
+kind: there the folder has the permissions of the one that it is in.
+
+The counters are in shared memory where the system has it (Linux), else in a SQLite database.
 """
 
 from __future__ import annotations
 
 import os
-import pwd
 import shlex
 import stat
 from contextlib import suppress
 from urllib.parse import quote
 
 from crestgate.errors import StoreError
+from crestgate.runtime.file_locks import has_shared_memory
 
 __all__ = [
     "check_default_folder",
     "default_rules_url",
+    "default_store_note",
     "default_store_url",
     "has_default_rules",
     "has_default_store",
@@ -27,14 +31,23 @@ __all__ = [
 
 FOLDER = ".crestgate"
 COUNTERS = "counters"
+COUNTERS_DATABASE = "counters.db"
 RULES = "rules.db"
+_HAS_OWNERS = hasattr(os, "geteuid")
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def default_store_url() -> str:
-    """The URL of the counters: shared memory, for all processes of this machine."""
-    return f"shared://{quote(_path(COUNTERS))}"
+    """The URL of the counters: shared memory for all processes of this machine, or a database where there is none."""
+    if has_shared_memory():
+        return f"shared://{quote(_path(COUNTERS))}"
+    return f"sqlite:///{quote(_path(COUNTERS_DATABASE))}"
+
+
+def default_store_note() -> str:
+    """Why the counters are not in shared memory; empty where they are."""
+    return "" if has_shared_memory() else " (shared memory needs Linux)"
 
 
 def default_rules_url() -> str:
@@ -44,7 +57,7 @@ def default_rules_url() -> str:
 
 def has_default_store() -> bool:
     """Whether there is a counter file in the folder."""
-    return os.path.exists(_path(COUNTERS))
+    return os.path.exists(_path(COUNTERS if has_shared_memory() else COUNTERS_DATABASE))
 
 
 def has_default_rules() -> bool:
@@ -94,12 +107,12 @@ def _check_file(path: str, status: os.stat_result) -> None:
         raise StoreError(f"{path} is not a regular file: remove it, or set store and rules_store")
     _check_owner(path, status, "file")
     _check_mode(path, status, "file")
-    if status.st_mode & _OTHERS:
+    if _HAS_OWNERS and status.st_mode & _OTHERS:
         os.chmod(path, stat.S_IMODE(status.st_mode) & ~_OTHERS)
 
 
 def _check_owner(path: str, status: os.stat_result, what: str) -> None:
-    user = os.geteuid()
+    user = os.geteuid() if _HAS_OWNERS else status.st_uid
     if status.st_uid != user:
         raise StoreError(
             f"the {what} {path} belongs to {_name(status.st_uid)}, and this runs as {_name(user)}: its owner can plant "
@@ -109,7 +122,7 @@ def _check_owner(path: str, status: os.stat_result, what: str) -> None:
 
 
 def _check_mode(path: str, status: os.stat_result, what: str) -> None:
-    if status.st_mode & _OTHERS_WRITE:
+    if _HAS_OWNERS and status.st_mode & _OTHERS_WRITE:
         raise StoreError(
             f"the {what} {path} can be written by others (mode {stat.S_IMODE(status.st_mode):03o}), who can plant "
             f"admin keys and counters: check its contents, then `chmod -R go-rwx {shlex.quote(path)}`, or set store "
@@ -119,8 +132,10 @@ def _check_mode(path: str, status: os.stat_result, what: str) -> None:
 
 def _name(uid: int) -> str:
     try:
+        import pwd  # Windows has none, and no owners either
+
         return pwd.getpwuid(uid).pw_name
-    except KeyError:  # in a container the user may have no name
+    except (KeyError, ModuleNotFoundError):  # in a container the user may have no name
         return str(uid)
 
 

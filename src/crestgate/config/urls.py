@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from crestgate.errors import ConfigError
 from crestgate.loader.fields import Fields, describe
-from crestgate.runtime.redis_url import REDIS_SCHEMES
-from crestgate.runtime.url_options import SQL_SCHEMES, Options, redact_url
+from crestgate.runtime.file_locks import NEEDS_LINUX, has_shared_memory
+from crestgate.runtime.url_options import REDIS_SCHEMES, SQL_SCHEMES, Options, redact_url
 from crestgate.stores.factory import is_store_scheme, open_store
 
 __all__ = ["check_service_store", "read_rules_store", "read_store"]
@@ -79,6 +79,8 @@ def _check(url: str) -> None:
     if not url.lower().startswith("shared:"):
         open_store(url).close()  # opens nothing: remote stores connect on first use
         return
+    if not has_shared_memory():
+        raise ConfigError(NEEDS_LINUX)
     options = Options(url)  # opening this one would create its file
     options.allow("max_keys")
     options.integer("max_keys", None, 10**8)

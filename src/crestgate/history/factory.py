@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from crestgate.errors import ConfigError
 from crestgate.history.port import History
-from crestgate.runtime.redis_url import REDIS_SCHEMES
-from crestgate.runtime.url_options import SQL_SCHEMES, Options, redact_url
+from crestgate.runtime.url_options import REDIS_SCHEMES, SQL_SCHEMES, Options, redact_url
 
 __all__ = ["open_history"]
 

@@ -82,6 +82,8 @@ def build_limiter(
 
 def _reload_on_sighup(limiter: LimiterCore) -> None:
     """Only on request: a program may use SIGHUP itself, and without a handler it ends when its terminal does."""
+    if not hasattr(signal, "SIGHUP"):
+        raise ConfigError("sighup=True needs SIGHUP, which this system does not have: call reload() yourself")
     if threading.current_thread() is not threading.main_thread():
         raise ConfigError("sighup=True needs the main thread, where Python handles signals: call reload() yourself")
     before = signal.getsignal(signal.SIGHUP)

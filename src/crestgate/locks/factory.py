@@ -8,8 +8,7 @@ from typing import Any
 from crestgate.errors import ConfigError
 from crestgate.locks.lock import Locks
 from crestgate.locks.port import LockService
-from crestgate.runtime.redis_url import REDIS_SCHEMES
-from crestgate.runtime.url_options import SQL_SCHEMES, Options, redact_url
+from crestgate.runtime.url_options import REDIS_SCHEMES, SQL_SCHEMES, Options, redact_url
 
 __all__ = ["open_locks"]
 

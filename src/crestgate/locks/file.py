@@ -11,7 +11,6 @@ new one. Files are never removed, because another process may just have opened o
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import time
@@ -21,10 +20,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from crestgate.databases.names import file_name
-from crestgate.errors import StoreError
+from crestgate.errors import ConfigError, StoreError
 from crestgate.locks.lock import Locks, lease_lost
 from crestgate.locks.port import MAX_LEASE, Lease
 from crestgate.runtime.backoff import poll
+from crestgate.runtime.file_locks import has_flock, try_flock, unlock
 
 __all__ = ["FileLocks"]
 
@@ -55,6 +55,10 @@ class FileLocks(Locks[None]):
     """Locks in a folder. `timeout` is how many seconds to wait while another process has a file locked."""
 
     def __init__(self, folder: str, *, prefix: str, timeout: float) -> None:
+        if not has_flock():
+            raise ConfigError(
+                "file:// locks need flock, which this system does not have; use sqlite:///file or redis:// here"
+            )
         super().__init__(f"lock files in {folder}")
         self.folder = folder
         self.prefix = prefix
@@ -112,7 +116,7 @@ class FileLocks(Locks[None]):
             yield poll(lambda: _try_flock(file, path), timeout)
         finally:
             if os.getpid() == process:
-                fcntl.flock(file, fcntl.LOCK_UN)  # a child forked meanwhile keeps the file open
+                unlock(file)  # a child forked meanwhile keeps the file open
             os.close(file)
 
     def _busy(self, name: str) -> StoreError:
@@ -135,12 +139,9 @@ def _make_folder(folder: str) -> None:
 
 def _try_flock(file: int, path: str) -> int | None:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return None
+        return file if try_flock(file) else None
     except OSError as error:
         raise StoreError(f"{path}: {error}") from None
-    return file
 
 
 def _read(file: int, path: str) -> LockRecord:

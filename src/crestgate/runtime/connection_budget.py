@@ -8,8 +8,12 @@ of the other.
 
 from __future__ import annotations
 
-import resource
 from typing import Final, Literal, final
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows
+    resource = None  # type: ignore[assignment]  # asked for below
 
 __all__ = ["ConnectionBudget", "ListenerName", "max_connections", "raise_file_limit"]
 
@@ -21,12 +25,16 @@ MAX_FILE_LIMIT: Final = 65_536
 """More is never needed, and a limit without bound makes some libraries slow."""
 MAX_BACKLOG: Final = 2048
 MIN_RESERVED_FILES: Final = 64
+SELECT_FILE_LIMIT: Final = 512
+"""Where processes have no limit of open files (Windows), the event loop has: `select` takes so many sockets."""
 
 ListenerName = Literal["grpc", "http"]
 
 
 def raise_file_limit() -> int:
     """Raise the soft limit of open files to the hard one, and return it. Child processes inherit it."""
+    if resource is None:
+        return SELECT_FILE_LIMIT
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = MAX_FILE_LIMIT if hard == resource.RLIM_INFINITY else min(hard, MAX_FILE_LIMIT)
     if soft == resource.RLIM_INFINITY or soft >= target:
@@ -44,6 +52,8 @@ def max_connections(file_limit: int | None = None) -> int:
     >>> max_connections(1024)
     768
     """
+    if file_limit is None and resource is None:
+        file_limit = SELECT_FILE_LIMIT
     if file_limit is None:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         file_limit = MAX_FILE_LIMIT if soft == resource.RLIM_INFINITY else soft

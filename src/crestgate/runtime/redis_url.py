@@ -13,16 +13,8 @@ from dataclasses import dataclass, field
 
 from crestgate.runtime.url_options import Options
 
-__all__ = ["REDIS_SCHEMES", "RedisTls", "RedisUrl", "parse_redis_url"]
+__all__ = ["RedisTls", "RedisUrl", "parse_redis_url"]
 
-REDIS_SCHEMES = (
-    *(f"{name}{suffix}" for name in ("redis", "valkey") for suffix in ("", "s", "+unix")),
-    *(
-        f"{name}{topology}"
-        for name in ("redis", "rediss", "valkey", "valkeys")
-        for topology in ("+sentinel", "+cluster")
-    ),
-)
 PORT = 6379
 SENTINEL_PORT = 26379
 _TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs")
@@ -75,6 +67,8 @@ def parse_redis_url(options: Options) -> RedisUrl:
     if topology == "unix":
         if options.server_list or len(options.path) < 2:
             raise options.error("name the socket, with three slashes: redis+unix:///path/to/redis.sock")
+        if not _has_unix_sockets():
+            raise options.error("this system has no Unix sockets: write redis://host:6379/0")
         socket_path, database = options.path, options.values.get("db", "")
     elif topology == "sentinel":
         master, _, database = database.partition("/")
@@ -99,6 +93,12 @@ def parse_redis_url(options: Options) -> RedisUrl:
         options.values.get("sentinel_password"),
         _tls(options, topology),
     )
+
+
+def _has_unix_sockets() -> bool:
+    import socket  # not above: URLs are parsed where nothing is connected to
+
+    return hasattr(socket, "AF_UNIX")
 
 
 def _database_number(options: Options, text: str) -> int:

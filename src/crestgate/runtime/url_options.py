@@ -9,9 +9,17 @@ from crestgate.core.bounds import DEFAULT_PREFIX
 from crestgate.core.redaction import redact_values
 from crestgate.errors import ConfigError, install_hint
 
-__all__ = ["SQL_SCHEMES", "Options", "redact_url"]
+__all__ = ["REDIS_SCHEMES", "SQL_SCHEMES", "Options", "redact_url"]
 
 SQL_SCHEMES = ("sqlite", "mysql", "mariadb", "postgresql", "postgres")
+REDIS_SCHEMES = (
+    *(f"{name}{suffix}" for name in ("redis", "valkey") for suffix in ("", "s", "+unix")),
+    *(
+        f"{name}{topology}"
+        for name in ("redis", "rediss", "valkey", "valkeys")
+        for topology in ("+sentinel", "+cluster")
+    ),
+)
 
 _SAME = {"valkey": "redis", "valkeys": "rediss", "mariadb": "mysql", "postgres": "postgresql"}
 """Aliases of schemes."""

@@ -21,13 +21,14 @@ def serve(settings: Settings, environ: Mapping[str, str], print_line: Callable[[
     settings = complete_settings(settings, environ)
     configure(settings.logs, secrets=settings_secrets(settings, environ))
     raise_file_limit()
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until workers handle it; they read the rules anyway
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until workers handle it; they read the rules anyway
     workers = settings.server.workers
     with closing(listen(settings.server)) as listening:
         checked = run_preflight(settings, environ)
         for line in checked.lines(address_of(listening.http), address_of(listening.grpc), settings.server):
             print_line(line)
-        with node_folder() as node:
+        with node_folder(workers) as node:
             if workers == 1:
                 from crestgate.service.worker import run_worker
 

@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 from crestgate.config.settings import Address, ServerSettings
 from crestgate.errors import ConfigError
+from crestgate.runtime.file_locks import has_shared_memory
 
 __all__ = ["ListenSockets", "NodeDirectory", "WorkerNotifier", "address_of", "listen", "node_folder"]
 
@@ -82,11 +83,15 @@ class NodeDirectory:
     """The temporary directory of one node."""
 
     folder: str
+    workers: int = 1
 
     @property
     def counters(self) -> str:
-        """Store URL of the counters that only this node uses."""
-        return f"shared://{quote(os.path.join(self.folder, 'callers'))}?max_keys={MAX_KEYS}"
+        """Store URL of the counters that only this node uses, and all of its workers share."""
+        path = quote(os.path.join(self.folder, "callers"))
+        if has_shared_memory():
+            return f"shared://{path}?max_keys={MAX_KEYS}"
+        return f"memory://?max_keys={MAX_KEYS}" if self.workers == 1 else f"sqlite:///{path}.db"
 
     @property
     def snapshots(self) -> str:
@@ -95,11 +100,11 @@ class NodeDirectory:
 
 
 @contextmanager
-def node_folder() -> Iterator[NodeDirectory]:
+def node_folder(workers: int = 1) -> Iterator[NodeDirectory]:
     """A new directory that only its user can read, removed at the end."""
     folder = tempfile.mkdtemp(prefix="crestgate-")
     try:
-        yield NodeDirectory(folder)
+        yield NodeDirectory(folder, workers)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -110,6 +115,9 @@ class WorkerNotifier:
     def __init__(self, folder: str, worker: int) -> None:
         self._folder = folder
         self._name = f"worker-{worker}{SOCKET_SUFFIX}"
+        self._socket: socket.socket | None = None
+        if not hasattr(socket, "AF_UNIX"):  # Windows: a node has one worker, which nobody notifies
+            return
         path = os.path.join(folder, self._name)
         with suppress(FileNotFoundError):
             os.unlink(path)  # left behind by a predecessor
@@ -119,17 +127,22 @@ class WorkerNotifier:
 
     def listen(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the running event loop whenever another worker notifies this one."""
+        notifications = self._socket
+        if notifications is None:
+            return
 
         def receive() -> None:
             with suppress(BlockingIOError):
-                while self._socket.recv(16):
+                while notifications.recv(16):
                     pass
             callback()
 
-        asyncio.get_running_loop().add_reader(self._socket, receive)
+        asyncio.get_running_loop().add_reader(notifications, receive)
 
     def notify(self) -> None:
         """Notify all other workers. Thread-safe."""
+        if self._socket is None:
+            return
         with suppress(FileNotFoundError):
             for name in os.listdir(self._folder):
                 if name.endswith(SOCKET_SUFFIX) and name != self._name:
@@ -137,6 +150,8 @@ class WorkerNotifier:
                         self._socket.sendto(b"!", os.path.join(self._folder, name))
 
     def close(self) -> None:
+        if self._socket is None:
+            return
         with suppress(RuntimeError):  # no event loop: nothing to remove
             asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()

@@ -7,12 +7,18 @@ there is none. Errors show on the terminal of whoever starts the service, before
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
-from crestgate.config.default_folder import default_rules_url, default_store_url, make_default_folder
+from crestgate.config.default_folder import (
+    default_rules_url,
+    default_store_note,
+    default_store_url,
+    make_default_folder,
+)
 from crestgate.config.settings import Address, ServerSettings, Settings, Tls
 from crestgate.config.urls import check_service_store
 from crestgate.errors import ConfigError
@@ -21,6 +27,7 @@ from crestgate.limiter.limiter import Limiter
 from crestgate.rules.catalog import Catalog
 from crestgate.rules.port import Actor, Repository
 from crestgate.rules.storage.factory import open_repository
+from crestgate.runtime.file_locks import has_shared_memory
 from crestgate.service.auth.guard import is_loopback, required_check_scope
 from crestgate.service.auth.keys import ApiKeys, create_key
 from crestgate.service.observability.tracing import create_tracer
@@ -91,10 +98,15 @@ def check_settings(settings: Settings, environ: Mapping[str, str]) -> Settings:
     start and can be known before: what `crestgate config check` accepts, `crestgate serve` starts with."""
     store = settings.store if settings.store_is_set else default_store_url()
     check_service_store(store)
+    if settings.server.workers > 1 and not hasattr(signal, "pthread_sigmask"):
+        raise ConfigError(
+            f"server.workers: {settings.server.workers} workers share their sockets and are stopped by signals, which "
+            "needs Linux or macOS; run one worker here"
+        )
     if settings.server.workers > 1 and any(url.lower().startswith("memory:") for url in _urls(store)):
         raise ConfigError(
             f"store: memory:// is one process's own, and {settings.server.workers} workers would each count for "
-            "themselves: leave store out for shared memory, or run one worker"
+            f"themselves: leave store out for {'shared memory' if has_shared_memory() else 'SQLite'}, or run one worker"
         )
     create_tracer(settings.tracing.enabled)
     ApiKeys(dict, _admin_key(environ))
@@ -112,7 +124,7 @@ def run_preflight(settings: Settings, environ: Mapping[str, str]) -> PreflightRe
         if not admins and not settings.server.insecure:
             refuse_beyond_loopback(settings.server)
         with Limiter(settings.store, on_store_error=settings.on_store_error, catalog=catalog) as limiter:
-            counters = limiter.title
+            counters = limiter.title + ("" if settings.store_is_set else default_store_note())
         with closing(open_history(settings.rules_store)):
             pass
         token = None

@@ -65,6 +65,7 @@ class Supervisor:
     def run(self) -> None:
         """Until SIGTERM or SIGINT."""
         before = {number: signal.signal(number, self._handle_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        # Not on Windows, where preflight.py refuses several workers.
         before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._handle_reload)
         try:
             while not self._stopping:

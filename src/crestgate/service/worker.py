@@ -17,7 +17,6 @@ from socket import socket
 from types import FrameType
 
 import uvicorn
-import uvloop
 
 from crestgate.config.settings import Settings, Tls
 from crestgate.errors import ConfigError
@@ -40,8 +39,10 @@ KEEP_ALIVE = 75
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 2
 """For handlers whose clients got 503 at the end: they have deadlines of their own, and need not be cancelled."""
-BLOCKED_SIGNALS = frozenset({signal.SIGINT, signal.SIGHUP})
+BLOCKED_SIGNALS = frozenset(getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name))
 """Blocked until the worker has handlers for them: by default they would kill it during startup."""
+STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGBREAK") if hasattr(signal, name))
+"""SIGBREAK is Ctrl-Break, on Windows."""
 
 
 class UvicornServer(uvicorn.Server):
@@ -111,8 +112,9 @@ class UvicornServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_SIGNALS)
+        before = {number: signal.signal(number, self.handle_exit) for number in STOP_SIGNALS}
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_SIGNALS)
         try:
             yield
         finally:
@@ -130,7 +132,18 @@ def run_worker(
     """Serve both sockets until a signal, then shut down gracefully. `ready` is called when it serves."""
     configure(settings.logs, worker=number, secrets=settings_secrets(settings, os.environ))
     _stop_with_parent()
-    uvloop.run(_serve(settings, node, number, listening, ready))
+    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+        runner.run(_serve(settings, node, number, listening, ready))
+
+
+def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop's where it is installed, which is nowhere but on CPython and not on Windows. Else asyncio's loop with
+    readers, which Windows' default has not."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return asyncio.SelectorEventLoop
+    return uvloop.new_event_loop
 
 
 async def _serve(
@@ -141,7 +154,8 @@ async def _serve(
     budget = ConnectionBudget(max_connections())
     rpc = GrpcListener(service.rpc, secured, budget)
     gc.collect()
-    gc.freeze()  # collections need not visit what was loaded at startup
+    if hasattr(gc, "freeze"):  # PyPy has none
+        gc.freeze()  # collections need not visit what was loaded at startup
 
     def on_stopping() -> None:
         service.health.stopping = True
@@ -151,7 +165,8 @@ async def _serve(
 
     server = UvicornServer(_config(settings, service), rpc, settings.server.shutdown_seconds, on_stopping, budget)
 
-    signal.signal(signal.SIGHUP, reload)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, reload)
     timeouts = asyncio.create_task(ConnectionTimeouts(server.server_state.connections).run())
     housekeeping = asyncio.create_task(service.run_background())
     try:

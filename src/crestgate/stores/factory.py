@@ -9,8 +9,8 @@ from difflib import get_close_matches
 
 from crestgate.errors import ConfigError
 from crestgate.runtime.clock import Clock
-from crestgate.runtime.redis_url import REDIS_SCHEMES
-from crestgate.runtime.url_options import SQL_SCHEMES, Options, redact_url
+from crestgate.runtime.file_locks import NEEDS_LINUX, has_shared_memory
+from crestgate.runtime.url_options import REDIS_SCHEMES, SQL_SCHEMES, Options, redact_url
 from crestgate.stores.port import LocalStore
 from crestgate.stores.remote_store import RemoteStore
 
@@ -92,6 +92,8 @@ def _shared(options: Options, clock: Clock | None) -> LocalStore:
     from crestgate.stores.shared import SharedStore
     from crestgate.stores.shared.store import DEFAULT_TIMEOUT_MS
 
+    if not has_shared_memory():
+        raise ConfigError(NEEDS_LINUX)
     options.allow("max_keys")
     options.integer("pool_size", None, 10_000)
     if options.host:

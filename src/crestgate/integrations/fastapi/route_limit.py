@@ -35,6 +35,8 @@ __all__ = ["RouteLimit", "limit"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _names = count(1)
+_reference_count: Callable[[object], int] = getattr(sys, "getrefcount", id)
+"""PyPy has none: there `_UNSHARED` is 0, below any number."""
 _unrouted: WeakSet[Any] = WeakSet()
 """Endpoints that no route had when they were decorated."""
 
@@ -88,7 +90,7 @@ class RouteLimit:
         if connection is not None:
             in_loop = _has_running_loop()
             return self._check(connection, response) if in_loop else from_thread.run(self._check, connection, response)
-        references = sys.getrefcount(function)  # before anything else references it
+        references = _reference_count(function)  # before anything else references it
         unshared = references <= _UNSHARED and not isinstance(function, MethodType)  # methods are created per access
         return self._decorate(function, unshared)
 
@@ -179,7 +181,7 @@ class _ReferenceCounter:
     """Counts references to a function in the same way as `RouteLimit`."""
 
     def __call__(self, function: Any = None, /, *, connection: Any = None, response: Any = None) -> Any:
-        return sys.getrefcount(function)
+        return _reference_count(function)
 
 
 def _unshared_references() -> int:
@@ -188,7 +190,7 @@ def _unshared_references() -> int:
     @_ReferenceCounter()
     def probe() -> None: ...
 
-    exact = getattr(sys, "_is_gil_enabled", lambda: True)()
+    exact = hasattr(sys, "getrefcount") and getattr(sys, "_is_gil_enabled", lambda: True)()
     return cast(int, probe) if exact else 0
 
 

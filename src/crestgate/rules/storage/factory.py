@@ -6,8 +6,7 @@ import os
 
 from crestgate.errors import ConfigError
 from crestgate.rules.port import Repository
-from crestgate.runtime.redis_url import REDIS_SCHEMES
-from crestgate.runtime.url_options import SQL_SCHEMES, Options, redact_url
+from crestgate.runtime.url_options import REDIS_SCHEMES, SQL_SCHEMES, Options, redact_url
 
 __all__ = ["open_repository"]
 

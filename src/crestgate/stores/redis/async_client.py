@@ -7,13 +7,13 @@ connection is dropped, and with it only its own call.
 from __future__ import annotations
 
 import asyncio
-import select
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar, cast, final
 
 from crestgate.errors import StoreError
+from crestgate.runtime.poll import POLLIN, create_poll
 from crestgate.stores.breaker import Breaker
 from crestgate.stores.redis.protocol import (
     NO_TIME,
@@ -123,8 +123,8 @@ class AsyncConnection(asyncio.Protocol):
             return False
         if time.monotonic() - self.released_at < ALIVE_SECONDS:
             return True
-        poll = select.poll()
-        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        poll = create_poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), POLLIN)
         return not poll.poll(0)
 
 

@@ -38,6 +38,8 @@ ALIVE_SECONDS = 0.01
 MAX_SERVERS = 1024
 """Servers with pooled connections: the addresses that a cluster names in turn must not use up all descriptors."""
 _TIMEVAL = struct.Struct("@ll")
+_KERNEL_TIMEOUTS = hasattr(socket, "MSG_DONTWAIT")
+"""Whether the kernel's timeouts can be used: not on Windows, where they have another form."""
 
 
 def describe_connection_error(error: Exception, seconds: float | None = None) -> str:
@@ -59,7 +61,7 @@ class SyncConnection:
 
     def __init__(self, address: ServerAddress, settings: RedisSettings, deadline: float) -> None:
         self.reader = ReplyReader()
-        self.tls = settings.tls is not None
+        self.own_timeouts = settings.tls is not None or not _KERNEL_TIMEOUTS
         self.kernel_timeout = 0.0
         self.used_at = 0.0
         self.socket = open_socket(address, deadline)
@@ -92,7 +94,7 @@ class SyncConnection:
         A plain socket blocks, and the kernel ends the wait: that is one system call for each operation where Python's
         own timeout needs three. The kernel's timeout is set again only if it differs by a twentieth.
         """
-        if self.tls:
+        if self.own_timeouts:
             self.socket.settimeout(seconds)
         elif not seconds * 0.95 <= self.kernel_timeout <= seconds * 1.05:
             self.kernel_timeout = seconds
@@ -108,7 +110,7 @@ class SyncConnection:
                 if remaining_seconds > 0:
                     self.set_timeout(remaining_seconds)
                     data = self.socket.recv(65536)
-                elif self.tls:  # past the deadline, only what has been received already
+                elif self.own_timeouts:  # past the deadline, only what has been received already
                     self.socket.settimeout(0.0)
                     data = self.socket.recv(65536)
                 else:
@@ -125,7 +127,7 @@ class SyncConnection:
         if time.monotonic() - self.used_at < ALIVE_SECONDS:
             return True
         try:
-            if self.tls:
+            if self.own_timeouts:
                 self.socket.settimeout(0.0)
                 self.socket.recv(1)
             else:

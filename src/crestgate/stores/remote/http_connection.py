@@ -7,7 +7,6 @@ the time until the deadline.
 from __future__ import annotations
 
 import io
-import select
 import socket
 import ssl
 import time
@@ -17,6 +16,7 @@ from queue import Empty, LifoQueue
 from typing import Any, NamedTuple, cast, final
 
 from crestgate.runtime.fork_safety import renew_after_fork
+from crestgate.runtime.poll import POLLIN, create_poll
 from crestgate.runtime.sockets import connect
 
 __all__ = ["ConnectionPool", "RequestError", "ServiceAddress", "ServiceResponse"]
@@ -107,8 +107,8 @@ class ServiceConnection:
         """Whether nothing was received since the last response: data or EOF mean that the service closes it."""
         if time.monotonic() - self.idle_since > MAX_IDLE_SECONDS:
             return False
-        poll = select.poll()
-        poll.register(self.sock, select.POLLIN)
+        poll = create_poll()
+        poll.register(self.sock.fileno(), POLLIN)
         return not poll.poll(0)
 
     def close(self) -> None:

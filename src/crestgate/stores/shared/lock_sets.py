@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import time
 from array import array
 from collections.abc import Sequence
 
+from crestgate.runtime.file_locks import F_UNLCK, F_WRLCK
 from crestgate.stores.shared.lock_holders import COUNT_MASK, StallDetector
 from crestgate.stores.shared.locks import StripeLocks, flock_args
 from crestgate.stores.shared.thread_locks import MAX_OVERTAKEN_SECONDS
@@ -99,7 +99,7 @@ def try_range(locks: StripeLocks, first: int, last: int) -> bool:
             if (threads.queues and threads.is_reserved(held)) or not threads.locks[held].acquire(False):
                 break
             held += 1
-        locked = held > last and locks.try_fcntl(flock_args(fcntl.F_WRLCK, first, last - first + 1))
+        locked = held > last and locks.try_fcntl(flock_args(F_WRLCK, first, last - first + 1))
     finally:
         if not locked:
             _release_threads(locks, first, held)
@@ -129,7 +129,7 @@ def _recover_range(locks: StripeLocks, first: int, last: int) -> None:
 
 def release_range(locks: StripeLocks, first: int, last: int) -> None:
     try:
-        locks.try_fcntl(flock_args(fcntl.F_UNLCK, first, last - first + 1))
+        locks.try_fcntl(flock_args(F_UNLCK, first, last - first + 1))
     finally:
         _release_threads(locks, first, last + 1)
 

@@ -13,7 +13,6 @@ that changed this stripe: then the stripe is recovered before anything else (see
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
 import time
@@ -22,7 +21,8 @@ from contextlib import contextmanager
 from typing import Protocol, final
 
 from crestgate.core.mypyc_types import i64
-from crestgate.errors import ConfigError, StoreClosedError, StoreError
+from crestgate.errors import StoreClosedError, StoreError
+from crestgate.runtime.file_locks import F_OFD_SETLK, F_UNLCK, F_WRLCK, fcntl
 from crestgate.runtime.fork_safety import OwnDescriptor, Renewal
 from crestgate.stores.shared.lock_holders import (
     COUNT_MASK,
@@ -67,15 +67,13 @@ class StripeLocks:
     def __init__(
         self, path: str, file: int, count: int, timeout: float, words: memoryview, stamps_at: int, refs_at: int
     ) -> None:
-        if not hasattr(fcntl, "F_OFD_SETLK"):
-            raise ConfigError("shared:// needs open file description locks, which this system does not have")
         self.path = path
         self.timeout = timeout
-        self.fcntl: Callable[[int, int, bytes], object] = fcntl.fcntl
-        self.command: int = fcntl.F_OFD_SETLK
+        self.fcntl: Callable[[int, int, bytes], object] = fcntl
+        self.command: int = F_OFD_SETLK
         self.threads = ThreadLocks(count)
-        self.lock_args = [flock_args(fcntl.F_WRLCK, number, 1) for number in range(count)]
-        self.unlock_args = [flock_args(fcntl.F_UNLCK, number, 1) for number in range(count)]
+        self.lock_args = [flock_args(F_WRLCK, number, 1) for number in range(count)]
+        self.unlock_args = [flock_args(F_UNLCK, number, 1) for number in range(count)]
         self.own = OwnDescriptor(file)
         self.descriptor: list[int] = self.own.number
         self.words = words

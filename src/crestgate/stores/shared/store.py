@@ -21,8 +21,9 @@ from crestgate.core.algorithms.algorithm import Algorithm
 from crestgate.core.bounds import DEFAULT_PREFIX
 from crestgate.core.decision import Decision
 from crestgate.core.mypyc_types import i64
-from crestgate.errors import StoreClosedError
+from crestgate.errors import ConfigError, StoreClosedError
 from crestgate.runtime.clock import Clock, MachineClock, nanoseconds_of
+from crestgate.runtime.file_locks import NEEDS_LINUX, has_shared_memory
 from crestgate.stores.decide import decide, decision_of
 from crestgate.stores.port import LocalStore, Member, Op, Outcome, Request, SingleTake
 from crestgate.stores.shared.arena import Arena
@@ -57,6 +58,8 @@ class SharedStore(LocalStore):
         clock: Clock | None = None,
         require_owner: bool = False,
     ) -> None:
+        if not has_shared_memory():  # before a file is created
+            raise ConfigError(NEEDS_LINUX)
         self.path = path
         self.timeout = timeout_ms / 1000
         file, memory, geometry = open_file(path, max_keys, require_owner)

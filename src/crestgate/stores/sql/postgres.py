@@ -7,7 +7,6 @@ caller, so a server that hangs delays a check by its deadline and no longer. Sev
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
@@ -16,6 +15,7 @@ import psycopg
 from psycopg import conninfo, pq
 from psycopg.pq.abc import PGconn
 
+from crestgate.runtime.poll import POLLIN, POLLOUT, create_poll
 from crestgate.stores.sql.dialect import POSTGRES
 from crestgate.stores.sql.session import DatabaseAddress, DatabaseConnectionError, Driver, Session, StatementError
 
@@ -47,14 +47,14 @@ class PostgresSession(Session):
         try:
             connection.send_query("; ".join(statements).encode())
             while connection.flush():
-                if _wait(connection.socket, select.POLLIN | select.POLLOUT, deadline) != select.POLLOUT:
+                if _wait(connection.socket, POLLIN | POLLOUT, deadline) != POLLOUT:
                     connection.consume_input()
             results: list[list[str]] = []
             failed: StatementError | None = None
             lost = False
             while True:
                 while connection.is_busy():
-                    _wait(connection.socket, select.POLLIN, deadline)
+                    _wait(connection.socket, POLLIN, deadline)
                     connection.consume_input()
                 result = connection.get_result()
                 if result is None:
@@ -98,8 +98,8 @@ def _first_line(text: str) -> str:
 
 
 def _wait(file: int, events: int, deadline: float) -> int:
-    """Wait for events of a file by the deadline. (poll, because select is limited to 1,024 descriptors.)"""
-    poll = select.poll()
+    """Wait for events of a file by the deadline."""
+    poll = create_poll()
     poll.register(file, events)
     remaining_seconds = deadline - time.monotonic()
     # Rounded up to a millisecond, the unit of poll, or the last one would be a busy loop.
@@ -182,5 +182,5 @@ def _connect(connection: PGconn, deadline: float) -> None:
         if step == pq.PollingStatus.FAILED:
             break
         writing = step == pq.PollingStatus.WRITING
-        _wait(connection.socket, select.POLLOUT if writing else select.POLLIN, deadline)
+        _wait(connection.socket, POLLOUT if writing else POLLIN, deadline)
     raise DatabaseConnectionError(_first_line(connection.get_error_message()))

@@ -63,6 +63,7 @@ class SqlStore(ThreadedStore):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(driver.name)
+        self.title = driver.name
         self.timeout = timeout_ms / 1000
         self.max_concurrent_batches = min(pool_size or self.max_concurrent_batches, driver.max_sessions or 10_000)
         self.driver = driver

@@ -1,21 +1,21 @@
 """LISTEN on PostgreSQL: a thread that waits for notifications of writes by other processes.
 
 It has a connection of its own, outside of the pool, and also calls the callbacks whenever it has (re)connected: it has
-missed the writes before. The thread polls the server and a pipe, through which it is stopped; so it ends immediately,
-unless it is connecting, which has a timeout.
+missed the writes before. The thread polls the server and a socket, through which it is stopped; so it ends
+immediately, unless it is connecting, which has a timeout.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import select
 import threading
 import time
 from collections.abc import Callable
+from socket import socketpair
 from typing import TYPE_CHECKING
 
 from crestgate.runtime.fork_safety import fork_safe_lock
+from crestgate.runtime.poll import POLLIN, create_poll
 from crestgate.stores.sql.session import DatabaseConnectionError, Driver, StatementError
 
 if TYPE_CHECKING:
@@ -70,24 +70,24 @@ class PostgresChangeListener:
 
 
 class _ListenerThread:
-    """The thread, its pipe and its connection, from its start until it is stopped or left behind by a fork."""
+    """The thread, its sockets and its connection, from its start until it is stopped or left behind by a fork."""
 
     def __init__(self, listener: PostgresChangeListener) -> None:
         self.listener = listener
         self.session: PostgresSession | None = None
-        self.wake_reader, self.wake_writer = os.pipe()
+        self.wake_reader, self.wake_writer = socketpair()
         self.thread = threading.Thread(target=self._run, name="crestgate-listen", daemon=True)
         self.thread.start()
 
     def stop(self) -> None:
-        os.write(self.wake_writer, b"x")
-        os.close(self.wake_writer)
+        self.wake_writer.send(b"x")
+        self.wake_writer.close()
         if self.thread is not threading.current_thread():
             self.thread.join(1.0)  # it may be connecting, and ends a moment later
 
     def abandon(self) -> None:
-        os.close(self.wake_reader)
-        os.close(self.wake_writer)
+        self.wake_reader.close()
+        self.wake_writer.close()
         if self.session is not None:
             self.session.abandon()
 
@@ -117,7 +117,7 @@ class _ListenerThread:
                     return
                 backoff = min(backoff * 2, MAX_BACKOFF)
         finally:
-            os.close(self.wake_reader)
+            self.wake_reader.close()
 
     def _connect(self) -> None:
         from crestgate.stores.sql.postgres import PostgresSession
@@ -144,8 +144,9 @@ class _ListenerThread:
 
     def _wait(self, file: int | None, seconds: float) -> bool:
         """Wait for data, or so many seconds; whether it is stopped."""
-        poll = select.poll()
-        poll.register(self.wake_reader, select.POLLIN)
+        poll = create_poll()
+        reader = self.wake_reader.fileno()
+        poll.register(reader, POLLIN)
         if file is not None:
-            poll.register(file, select.POLLIN)
-        return any(number == self.wake_reader for number, _ in poll.poll(seconds * 1000))
+            poll.register(file, POLLIN)
+        return any(number == reader for number, _ in poll.poll(seconds * 1000))
