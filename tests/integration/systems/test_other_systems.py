@@ -171,7 +171,7 @@ def test_service_without_settings_counts_in_sqlite(system: str, workers: int, se
     banner = next(line for line in service.output.splitlines() if line.startswith("  counters"))
     assert banner.endswith("counters.db (shared memory needs Linux)")
     assert (service.folder / ".crestgate" / "counters.db").exists()
-    reasons = []
+    reasons: list[str] = []
     with service.client(service.key) as client:
         while "limited" not in reasons and len(reasons) < 1000:  # on a busy machine some are answered by the policy
             reasons.append(client.post("/api/v1/check", json={"key": "user:42", "plans": ["gold"]}).json()["reason"])
