@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; _MODULES is the same fo
     from crestgate.limiter.async_limiter import AsyncBound, AsyncLimiter
     from crestgate.limiter.chain import Bound
     from crestgate.limiter.limiter import Limiter
+    from crestgate.limiter.observer import LimiterCall, ObservedCheck, Observer, StoreStatus
     from crestgate.limiter.reservation import AsyncReservation, Reservation
 
 __version__ = "0.1.0"
@@ -31,12 +32,16 @@ __all__ = [
     "Decision",
     "Limit",
     "Limiter",
+    "LimiterCall",
+    "ObservedCheck",
+    "Observer",
     "PressureEvent",
     "RateLimitExceeded",
     "RequestContext",
     "Reservation",
     "StoreClosedError",
     "StoreError",
+    "StoreStatus",
     "Verdict",
     "register_algorithm",
 ]
@@ -51,12 +56,16 @@ _MODULES = {
     "Decision": "core.decision",
     "Limit": "core.limit",
     "Limiter": "limiter.limiter",
+    "LimiterCall": "limiter.observer",
+    "ObservedCheck": "limiter.observer",
+    "Observer": "limiter.observer",
     "PressureEvent": "core.pressure",
     "RateLimitExceeded": "errors",
     "RequestContext": "core.context",
     "Reservation": "limiter.reservation",
     "StoreClosedError": "errors",
     "StoreError": "errors",
+    "StoreStatus": "limiter.observer",
     "Verdict": "core.algorithms",
     "register_algorithm": "core.algorithms",
 }

@@ -8,7 +8,7 @@ from typing import Final, Protocol, SupportsIndex
 
 from crestgate.errors import input_error
 
-__all__ = ["DEFAULT_PREFIX", "MAX_COST", "MAX_KEY_BYTES", "KeyText", "check_input", "whole_cost"]
+__all__ = ["DEFAULT_PREFIX", "MAX_COST", "MAX_KEY_BYTES", "KeyText", "check_input", "is_text", "whole_cost"]
 
 MAX_COST: Final = 2**31 - 1
 MAX_KEY_BYTES: Final = 1024
@@ -42,3 +42,12 @@ def check_input(key: KeyText, cost: int) -> str:
         reason = f"is {size} bytes long; the maximum is {MAX_KEY_BYTES}: use a digest of what it is made from"
         raise input_error(ValueError, "key", reason)
     return key
+
+
+def is_text(name: str) -> bool:
+    """Whether it can be encoded as UTF-8. A lone surrogate cannot, so no file or response could contain it."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -20,6 +20,7 @@ from crestgate.limiter.chain import Bound
 from crestgate.limiter.decorator_arguments import KeyMaker, name_of, refuse_missing_brackets
 from crestgate.limiter.limiter_core import LimiterCore, ManyItem, acquire_input
 from crestgate.limiter.loop_driver import LoopDriver
+from crestgate.limiter.observation import ObservedLoopDriver
 from crestgate.limiter.pending_check import PendingCheck, finish_checks, requests_of
 from crestgate.limiter.reservation import AsyncReservation, Hold
 from crestgate.limiter.wait_queue import AcquireSteps, SendRequest, Sleep, acquire_steps
@@ -167,7 +168,7 @@ class AsyncLimiter(LimiterCore):
         """Send store requests; where the store fails, `on_store_error` answers."""
         driver = self.driver
         try:
-            if not driver.is_remote:
+            if not driver.uses_coalescers:
                 return await driver.apply(batch)
             coalescer = driver.coalescers.get(asyncio.get_running_loop()) or await driver.open_coalescer()
             future = coalescer.submit(batch)
@@ -228,7 +229,11 @@ class AsyncLimiter(LimiterCore):
         await self.aclose()
 
     def _start(self, connect: bool = True) -> None:
-        self.driver = LoopDriver(self.backend)
+        observation = self.backend.observation
+        if observation is None:
+            self.driver = LoopDriver(self.backend)
+        else:
+            self.driver = ObservedLoopDriver(self.backend, observation)
         self.may_wait = not isinstance(self.store, LocalStore) or self.store.waits
         """Whether a check may have to wait for the store."""
 

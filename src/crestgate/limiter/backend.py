@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import final
+from functools import partial
+from typing import TYPE_CHECKING, final
 
 from crestgate.core.algorithms.algorithm import Algorithm
 from crestgate.core.decision import Decision
@@ -17,6 +18,9 @@ from crestgate.runtime.fork_safety import fork_safe_lock
 from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Op, PartialStoreError, Request, Store
 from crestgate.stores.remote_store import RemoteStore
 from crestgate.stores.server_side_limits import rejection_in
+
+if TYPE_CHECKING:
+    from crestgate.limiter.observation import Observation
 
 __all__ = ["Backend", "PressureMonitor"]
 
@@ -73,17 +77,32 @@ class Backend:
     """What all chains of a limiter share. Limiters that share a backend share their counters."""
 
     def __init__(
-        self, store: Store, failure: FailurePolicy, on_pressure: Callable[[PressureEvent], object] | None
+        self,
+        store: Store,
+        failure: FailurePolicy,
+        on_pressure: Callable[[PressureEvent], object] | None,
+        observation: Observation | None = None,
     ) -> None:
         self.store = store
         self.local: LocalStore | None = store if isinstance(store, LocalStore) else None
-        self.coalescer: ThreadCoalescer | None = ThreadCoalescer(store) if isinstance(store, RemoteStore) else None
+        """None also where an observer sees every call: then all of them go through `apply`."""
+        self.remote: RemoteStore | None = store if isinstance(store, RemoteStore) else None
+        """What coalescers send to."""
+        if observation is not None:
+            self.local = None
+            failure.on_failure = observation.store_failed
+            if self.remote is not None:
+                self.remote = observation.observe_store(self.remote)
+        self.coalescer: ThreadCoalescer | None = ThreadCoalescer(self.remote) if self.remote is not None else None
         """Threads that wait for a remote store share its calls."""
         self.apply: Callable[[Sequence[Request]], BatchOutcomes] = (
             store.apply if self.coalescer is None else self.coalescer.apply
         )
         self.failure = failure
         self.pressure = PressureMonitor(on_pressure)
+        self.observation = observation
+        if observation is not None:
+            self.apply = partial(observation.apply, self, self.apply)
 
     def answer(self, error: StoreError, batch: Sequence[Request]) -> BatchOutcomes:
         """The failure policy's replies to a batch that the store did not decide; what it takes back is sent."""

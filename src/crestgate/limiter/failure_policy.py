@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import NamedTuple
 
 from crestgate.core.decision import NORMAL, Decision, Detail
@@ -45,6 +45,8 @@ class FailurePolicy:
     def __init__(self, policy: OnStoreError, clock: Clock) -> None:
         self.policy = policy
         self.failures = 0
+        self.on_failure: Callable[[StoreError, int], None] | None = None
+        """Called with each error, and the number of requests that it failed."""
         self._clock = clock
         self._local: MemoryStore | None = None
         self._lock = fork_safe_lock()
@@ -131,6 +133,8 @@ class FailurePolicy:
 
     def record(self, error: StoreError, requests: int = 1, own: Set[str] = frozenset()) -> None:
         """Count and log requests that the store did not decide; `own` are policies of single limits."""
+        if self.on_failure is not None:
+            self.on_failure(error, requests)
         now = time.monotonic()
         with self._lock:
             self.failures += requests

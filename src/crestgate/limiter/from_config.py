@@ -17,6 +17,7 @@ from crestgate.core.pressure import PressureEvent
 from crestgate.errors import ConfigError
 from crestgate.limiter.backend import Backend
 from crestgate.limiter.limiter_core import LimiterCore, RequestEvaluator
+from crestgate.limiter.observer import Observer
 from crestgate.rules.catalog import Catalog
 from crestgate.rules.evaluator import CatalogPlans, RemoteRuleEvaluator, RuleEvaluator
 from crestgate.rules.port import Source
@@ -49,6 +50,7 @@ def build_limiter(
     clock: Clock | None,
     on_pressure: Callable[[PressureEvent], object] | None,
     sighup: bool,
+    observer: Observer | None = None,
 ) -> L:
     """A limiter with the store, rules and plans of a configuration: see `Limiter.from_config`."""
     variables = os.environ if environ is None else environ
@@ -69,6 +71,7 @@ def build_limiter(
             on_store_error=settings.on_store_error,
             on_pressure=on_pressure,
             catalog=catalog,
+            observer=observer,
         )
         limiter.owns_catalog = True
         limiter.settings = settings

@@ -23,6 +23,8 @@ from crestgate.errors import ConfigError
 from crestgate.limiter.backend import Backend
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.failure_policy import FailurePolicy, check_policy
+from crestgate.limiter.observation import Observation, ObservedEvaluator, check_observer
+from crestgate.limiter.observer import Observer
 from crestgate.limiter.pending_check import PendingCheck, try_decide
 from crestgate.limiter.wait_queue import WaitQueue
 from crestgate.runtime.clock import Clock
@@ -47,7 +49,9 @@ class RequestEvaluator(Protocol):
 
     catalog: Catalog | None
     """The rules; None where the store has them."""
-    shadow_denials: dict[str, int]
+
+    @property
+    def shadow_denials(self) -> dict[str, int]: ...
 
     @property
     def uses_routes(self) -> bool: ...
@@ -69,11 +73,13 @@ class LimiterCore:
         on_store_error: OnStoreError = DEFAULT_FAILURE_POLICY,
         on_pressure: Callable[[PressureEvent], object] | None = None,
         catalog: Catalog | None = None,
+        observer: Observer | None = None,
     ) -> None:
         if on_pressure is not None and not callable(on_pressure):
             raise ConfigError(f"on_pressure must be a callable that takes a PressureEvent, not {on_pressure!r}")
         if clock is not None and (isinstance(clock, type) or not callable(getattr(clock, "ticks", None))):
             raise ConfigError(f"clock must be a clock such as FakeClock(1_700_000_000), not {clock!r}")
+        check_observer(observer)
         check_policy(on_store_error)  # before a store is opened, and perhaps a file created
         if catalog is not None and plans is None:
             from crestgate.limiter.from_config import catalog_plans
@@ -96,7 +102,9 @@ class LimiterCore:
         if isinstance(self.store, RemoteStore):
             self.resolver.plan_of = self.store.plan_of
             has_own_rules = self.store.rules_for({}) is not None
-        self.backend = Backend(self.store, FailurePolicy(on_store_error, self.store.clock), on_pressure)
+        failure = FailurePolicy(on_store_error, self.store.clock)
+        observation = None if observer is None else Observation(observer, self.store)
+        self.backend = Backend(self.store, failure, on_pressure, observation)
         for algorithm in self.resolver.compiled():
             self.backend.check_support(algorithm)
         self.evaluator: RequestEvaluator | None = None
@@ -104,6 +112,8 @@ class LimiterCore:
             from crestgate.limiter.from_config import evaluator_of
 
             self.evaluator = evaluator_of(catalog, self.backend)
+            if observation is not None:
+                self.evaluator = ObservedEvaluator(self.evaluator, observation)
         self.owns_catalog = False
         self.settings: Settings | None = None
         """The configuration that this limiter was built from, if any."""
@@ -128,6 +138,7 @@ class LimiterCore:
         clock: Clock | None = None,
         on_pressure: Callable[[PressureEvent], object] | None = None,
         sighup: bool = False,
+        observer: Observer | None = None,
     ) -> Self:
         """A limiter with the store, rules and plans of a configuration file; `CRESTGATE_…` in the environment wins.
 
@@ -140,7 +151,7 @@ class LimiterCore:
         """
         from crestgate.limiter.from_config import build_limiter
 
-        return build_limiter(cls, path, environ, clock, on_pressure, sighup)
+        return build_limiter(cls, path, environ, clock, on_pressure, sighup, observer)
 
     @classmethod
     def sharing(cls, other: LimiterCore, *, connect: bool = True) -> Self:
@@ -199,7 +210,7 @@ class LimiterCore:
     @property
     def is_local(self) -> bool:
         """Whether the store is on this machine, so that `try_decide` usually succeeds."""
-        return self.backend.local is not None
+        return isinstance(self.store, LocalStore)
 
     @property
     def catalog(self) -> Catalog:

@@ -26,7 +26,8 @@ class LoopDriver:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.store = backend.store
-        self.is_remote = isinstance(backend.store, RemoteStore)
+        self.uses_coalescers = isinstance(backend.store, RemoteStore)
+        """Whether the limiter submits its requests to a coalescer itself, without calling `apply`."""
         self.coalescers: dict[asyncio.AbstractEventLoop, LoopCoalescer] = {}
         """Of a remote store, for each loop on which it was connected, or connecting has failed."""
         self.connected: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
@@ -68,8 +69,8 @@ class LoopDriver:
 
     async def open_coalescer(self) -> LoopCoalescer:
         """The coalescer of the running event loop; the first request on a loop connects."""
-        store = self.store
-        assert isinstance(store, RemoteStore)
+        store = self.backend.remote
+        assert store is not None
         loop = asyncio.get_running_loop()
         connecting = self._connecting.get(loop)
         if connecting is None and loop not in self.connected:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal
 
-from crestgate import AsyncLimiter, Decision, Limiter, PressureEvent, RequestContext
+from crestgate import AsyncLimiter, Decision, Limiter, Observer, PressureEvent, RequestContext
 from crestgate.rules.catalog import Catalog
 from crestgate.rules.port import Actor, Edit
 from crestgate.rules.records import edit_of
@@ -33,6 +33,7 @@ class RuleLimiter:
         store: Store | None = None,
         on_store_error: Literal["open", "closed", "local"] = "open",
         on_pressure: Callable[[PressureEvent], object] | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.clock = FakeClock(NOW_US / 1_000_000)
         self.repository = MemoryRepository(self.clock)
@@ -44,6 +45,7 @@ class RuleLimiter:
             "catalog": self.catalog,
             "on_store_error": on_store_error,
             "on_pressure": on_pressure,
+            "observer": observer,
             "clock": self.clock if store is None else None,
         }
         made = Limiter if kind == "sync" else AsyncLimiter

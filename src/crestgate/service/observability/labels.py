@@ -15,13 +15,11 @@ from contextvars import ContextVar
 from typing import Literal
 
 from crestgate.core.redaction import digest, digest_api_key, redact_client
-from crestgate.http.headers import general_name
+from crestgate.observers.labels import NO_RULE, rule_label
 
 __all__ = ["CLIENT_KEY", "NO_RULE", "KeyFormat", "key_label", "rule_label"]
 
 KeyFormat = Literal["hashed", "plain"]
-NO_RULE = "no_rule"
-"""Label of decisions to which no rule applied."""
 CLIENT_KEY: ContextVar[str | None] = ContextVar("CLIENT_KEY", default=None)
 """The API key that names the client of the current request: the key of the counter does not show that it contains a
 secret."""
@@ -37,15 +35,3 @@ def key_label(key: str, keys: KeyFormat) -> str:
     if secret is not None:
         key = redact_client(key, secret)
     return digest_api_key(key) if keys == "plain" else digest(key)
-
-
-def rule_label(name: str) -> str:
-    """A rule without the key it was created for.
-
-    >>> rule_label("gold"), rule_label("override:alice:orders"), rule_label("policy:alice"), rule_label("")
-    ('gold', 'override:orders', 'policy', 'no_rule')
-    """
-    label = general_name(name)
-    if label != name:  # an id that was too long ends in a digest of the whole
-        label = label.partition(":sha256:")[0]
-    return label or NO_RULE

@@ -12,16 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from crestgate.observers.buckets import BATCH_BUCKETS, DURATION_BUCKETS
+
 __all__ = ["BATCH_BUCKETS", "BY_NAME", "DURATION_BUCKETS", "METRICS", "SKEW_BUCKETS", "Labels", "MetricSpec"]
 
 Labels = tuple[str, ...]
 """Label values, in the order of `MetricSpec.labels`."""
 
-DURATION_BUCKETS: Final[list[float]] = [
-    0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
-]  # fmt: skip
-"""Seconds: from the memory store to the longest deadline that makes sense."""
-BATCH_BUCKETS: Final[list[float]] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0]
 SKEW_BUCKETS: Final[list[float]] = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from crestgate import __version__
+from crestgate.observers.breakers import BREAKER_LEVELS
 from crestgate.service.observability.labels import KeyFormat, key_label
 from crestgate.service.observability.last_uses import LastUses
 from crestgate.service.observability.metrics import Labels
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Publisher"]
 
-BREAKER_STATES = {"closed": 0, "half-open": 1, "open": 2}
 SEEN_INTERVAL_US = 2_000_000
 """How often recently seen names are written at most: there may be many."""
 _log = logging.getLogger("crestgate")
@@ -70,7 +70,7 @@ class Publisher:
             "rules_reload_failures": limiter.catalog.failures,
             **self._totals(),
         }
-        breakers: dict[Labels, int] = {(server,): BREAKER_STATES[state] for server, state in limiter.breakers().items()}
+        breakers: dict[Labels, int] = {(server,): BREAKER_LEVELS[state] for server, state in limiter.breakers().items()}
         gauges: dict[str, dict[Labels, int]] = {"rules": {(): len(rules.rules)}, "breaker_state": breakers}
         snapshot = self._metrics.snapshot(now_us, totals, gauges)
         remaining = snapshot.gauges["tokens_remaining"]

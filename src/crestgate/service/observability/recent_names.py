@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Final, final
 
-__all__ = ["MAX_CHARACTERS", "MAX_NAMES", "MAX_REMAINING", "RecentNames", "RemainingQuotas", "is_text", "latest"]
+from crestgate.core.bounds import is_text
+
+__all__ = ["MAX_CHARACTERS", "MAX_NAMES", "MAX_REMAINING", "RecentNames", "RemainingQuotas", "latest"]
 
 MAX_NAMES: Final = 10_000
 MAX_CHARACTERS: Final = 1_000_000
@@ -89,15 +91,6 @@ class RemainingQuotas:
         self._rows = {counter: row for counter, row in self._rows.items() if row[1] >= now_us - IDLE_US}
         oldest_us = min([row[1] for row in self._rows.values()], default=now_us)
         self._full_until_us = oldest_us + IDLE_US  # nothing becomes idle before that
-
-
-def is_text(name: str) -> bool:
-    """Whether it can be encoded as UTF-8. A lone surrogate cannot, so no file or response could contain it."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def latest(last_us: dict[str, int], max_names: int) -> list[tuple[str, int]]:

@@ -23,10 +23,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final, final
 
 from crestgate.core.bounded_cache import BoundedCache
+from crestgate.core.bounds import is_text
 from crestgate.core.redaction import digest_api_key
 from crestgate.service.observability.labels import rule_label
 from crestgate.service.observability.metrics import METRICS, Labels
-from crestgate.service.observability.recent_names import RecentNames, RemainingQuotas, is_text
+from crestgate.service.observability.recent_names import RecentNames, RemainingQuotas
 from crestgate.service.observability.snapshot import HistogramCounts, Snapshot
 from crestgate.service.observability.usage import (
     MAX_RECORDED_SUBJECTS,
