@@ -31,8 +31,8 @@ class ReloadMessages(NamedTuple):
 
     failed: str
     recovered: str
-    reloaded: str
-    """Also takes the numbers before and after."""
+    reloaded: str = ""
+    """Also takes the numbers before and after. Not needed where `load` logs its own."""
 
 
 class Reloaded(NamedTuple):

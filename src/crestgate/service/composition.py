@@ -21,6 +21,7 @@ from crestgate.service.admin.api import ADMIN_PATHS, create_admin_app
 from crestgate.service.auth.guard import CheckCeiling, Guard, required_check_scope
 from crestgate.service.auth.keys import ApiKeys, Scope
 from crestgate.service.auth.token_keys import signing_key
+from crestgate.service.certificates import Certificates
 from crestgate.service.checks.envoy import EnvoyService
 from crestgate.service.checks.service import CheckService
 from crestgate.service.dependencies import Dependencies
@@ -61,21 +62,26 @@ class Service:
         health: Health,
         node: Limiter,
         webhook: Webhook | None,
+        certificates: Certificates | None = None,
     ) -> None:
         self.dependencies = dependencies
         self.app = app
         self.rpc = rpc
         """gRPC methods by path."""
         self.health = health
+        self.certificates = certificates
+        """None without TLS."""
         self._publisher = publisher
         self._node = node
         self._webhook = webhook
 
     def reload(self) -> None:
-        """Reload all rules and Envoy's descriptors. Safe in a signal handler."""
+        """Reload all rules, Envoy's descriptors and the certificates. Safe in a signal handler."""
         self.dependencies.limiter.reload()
         if self.dependencies.descriptors is not None:
             self.dependencies.descriptors.reload()
+        if self.certificates is not None:
+            self.certificates.reload()
 
     async def run_background(self) -> None:
         """Publish metrics every second, record usage every ten, and sweep the history; until cancelled."""
@@ -123,6 +129,8 @@ class Service:
         self.dependencies.catalog.close()
         if self.dependencies.descriptors is not None:
             self.dependencies.descriptors.close()
+        if self.certificates is not None:
+            self.certificates.close()
         self.dependencies.locks.close()
         self.dependencies.history.close()
         self._node.close()
@@ -136,6 +144,7 @@ async def open_service(
     """Create all that a worker needs. `settings` are complete: see preflight.py."""
     assert settings.rules_store is not None
     rules_store = settings.rules_store
+    certificates = None if settings.server.tls is None else Certificates(settings.server.tls)
     repository = await asyncio.to_thread(open_repository, rules_store)
     catalog = await asyncio.to_thread(Catalog, [settings.rule_files(), repository], settings.refresh_seconds)
     worker_snapshots = WorkerSnapshots(node.snapshots, worker)
@@ -175,7 +184,11 @@ async def open_service(
     health = Health(limiter, repository)
 
     def totals() -> dict[str, int]:
-        return {**watch.totals(), "envoy_reload_failures": 0 if descriptors is None else descriptors.failures}
+        return {
+            **watch.totals(),
+            "envoy_reload_failures": 0 if descriptors is None else descriptors.failures,
+            "certificate_reload_failures": 0 if certificates is None else certificates.failures,
+        }
 
     publisher = Publisher(
         metrics,
@@ -201,7 +214,7 @@ async def open_service(
     rpc = build_methods(dependencies, guard, checks, envoy, health, log)
     if webhook is not None:
         webhook.start()
-    return Service(dependencies, app, rpc, publisher, health, callers, webhook)
+    return Service(dependencies, app, rpc, publisher, health, callers, webhook, certificates)
 
 
 def _descriptors(settings: Settings) -> Descriptors | None:

@@ -18,12 +18,10 @@ from types import FrameType
 
 import uvicorn
 
-from crestgate.config.settings import Settings, Tls
-from crestgate.errors import ConfigError
+from crestgate.config.settings import Settings
 from crestgate.runtime.connection_budget import ConnectionBudget, max_connections
 from crestgate.service.composition import Service, open_service
 from crestgate.service.grpc.transport.listener import GrpcListener
-from crestgate.service.grpc.transport.tls import create_tls_context
 from crestgate.service.http.admission import ConnectionAdmission
 from crestgate.service.http.fast_path import FastConnection
 from crestgate.service.http.handshakes import TlsListener
@@ -32,7 +30,7 @@ from crestgate.service.node import ListenSockets, NodeDirectory
 from crestgate.service.observability.log_redaction import settings_secrets
 from crestgate.service.observability.logs import configure
 
-__all__ = ["BLOCKED_SIGNALS", "UvicornServer", "grpc_tls_context", "run_worker"]
+__all__ = ["BLOCKED_SIGNALS", "UvicornServer", "run_worker"]
 
 KEEP_ALIVE = 75
 """Seconds that an idle HTTP connection is kept: longer than proxies keep theirs, so that they close it."""
@@ -55,10 +53,12 @@ class UvicornServer(uvicorn.Server):
         shutdown_timeout: float,
         on_stopping: Callable[[], None],
         budget: ConnectionBudget | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         """`shutdown_timeout` is the time for open requests, in seconds; `on_stopping` is called at the first signal;
-        `budget` bounds the connections of all listeners together."""
+        `budget` bounds the connections of all listeners together; `tls` returns the context of the next connection."""
         super().__init__(config)
+        self._tls = tls
         self.servers: list[asyncio.Server | TlsListener] = []  # type: ignore[assignment]  # uvicorn only closes them
         self._admission = ConnectionAdmission(budget)
         self._rpc = rpc
@@ -75,10 +75,10 @@ class UvicornServer(uvicorn.Server):
         loop = asyncio.get_running_loop()
         backlog = self._admission.budget.backlog
         for sock in sockets or ():
-            if self.config.ssl is None:
+            if self._tls is None:
                 self.servers.append(await loop.create_server(self._connection, sock=sock, backlog=backlog))
             else:
-                self.servers.append(TlsListener(sock, self._connection, self.config.ssl, self._admission))
+                self.servers.append(TlsListener(sock, self._connection, self._tls, self._admission))
         self.started = True
 
     def _connection(self) -> FastConnection:
@@ -149,10 +149,10 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 async def _serve(
     settings: Settings, node: NodeDirectory, number: int, listening: ListenSockets, ready: Callable[[], None]
 ) -> None:
-    secured = grpc_tls_context(settings.server.tls) if settings.server.tls is not None else None
     service = await open_service(settings, node, number)
     budget = ConnectionBudget(max_connections())
-    rpc = GrpcListener(service.rpc, secured, budget)
+    certificates = service.certificates
+    rpc = GrpcListener(service.rpc, None if certificates is None else certificates.grpc_context, budget)
     gc.collect()
     if hasattr(gc, "freeze"):  # PyPy has none
         gc.freeze()  # collections need not visit what was loaded at startup
@@ -163,7 +163,9 @@ async def _serve(
     def reload(_: int, __: FrameType | None) -> None:
         service.reload()
 
-    server = UvicornServer(_config(settings, service), rpc, settings.server.shutdown_seconds, on_stopping, budget)
+    http_context = None if certificates is None else certificates.http_context
+    config = _config(settings, service)
+    server = UvicornServer(config, rpc, settings.server.shutdown_seconds, on_stopping, budget, http_context)
 
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, reload)
@@ -181,17 +183,7 @@ async def _serve(
         await service.close()
 
 
-def grpc_tls_context(tls: Tls) -> ssl.SSLContext:
-    """The TLS context of the gRPC listener; ConfigError if a file has changed since the settings were checked."""
-    try:
-        return create_tls_context(tls.certificate, tls.key, tls.grpc_client_ca)
-    except OSError as error:
-        files = ", ".join(path for path in (tls.certificate, tls.key, tls.grpc_client_ca) if path is not None)
-        raise ConfigError(f"server.tls: cannot load the certificates any more ({error}): check {files}") from error
-
-
 def _config(settings: Settings, service: Service) -> uvicorn.Config:
-    tls = settings.server.tls
     return uvicorn.Config(
         service.app,
         http=FastConnection,
@@ -204,8 +196,6 @@ def _config(settings: Settings, service: Service) -> uvicorn.Config:
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=ceil(settings.server.shutdown_seconds) + GRACE_SECONDS,
-        ssl_certfile=tls.certificate if tls is not None else None,
-        ssl_keyfile=tls.key if tls is not None else None,
     )
 
 

@@ -27,6 +27,7 @@ METRICS = {
     "crestgate_fail_open": set(),
     "crestgate_rules_reload_failures": set(),
     "crestgate_envoy_reload_failures": set(),
+    "crestgate_certificate_reload_failures": set(),
     "crestgate_breaker_state": {"store"},
     "crestgate_cache_hits": {"cache"},
     "crestgate_cache_misses": {"cache"},

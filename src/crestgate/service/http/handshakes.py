@@ -35,10 +35,11 @@ class TlsListener:
         self,
         listening: socket,
         create: Callable[[], HttpConnection],
-        context: ssl.SSLContext,
+        context: Callable[[], ssl.SSLContext],
         admission: ConnectionAdmission,
     ) -> None:
-        """`create` makes the connection that takes over after a handshake."""
+        """`create` makes the connection that takes over after a handshake, and `context` returns the TLS context of the
+        next one."""
         self._loop = asyncio.get_running_loop()
         self._listening = listening
         self._create = create
@@ -94,7 +95,7 @@ class TlsListener:
         connection.admitting = handshake
         accepted.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         await self._loop.connect_accepted_socket(
-            connected, accepted, ssl=self._context, ssl_handshake_timeout=MAX_HANDSHAKE_SECONDS
+            connected, accepted, ssl=self._context(), ssl_handshake_timeout=MAX_HANDSHAKE_SECONDS
         )
 
     def _finish(self, handshake: Handshake, task: asyncio.Task[None]) -> None:

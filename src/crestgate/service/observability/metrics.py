@@ -59,6 +59,7 @@ METRICS: Final = (
     MetricSpec("fail_open", "Checks that were allowed because the store did not respond."),
     MetricSpec("rules_reload_failures", "Failed rule reloads; the previous rules stay in force."),
     MetricSpec("envoy_reload_failures", "Failed reloads of descriptor limits; the previous ones stay in force."),
+    MetricSpec("certificate_reload_failures", "Failed reloads of certificates; the previous one stays in use."),
     MetricSpec("replayed", "Idempotent retries that got the recorded response."),
     MetricSpec("webhook_dropped", "Pressure events that were not delivered: the webhook was too slow, or failed."),
     MetricSpec("pressure_unlogged", "Pressure events that were not logged, because there were too many at once."),

@@ -73,7 +73,7 @@ def run(certificate: Path, room: int, test: Callable[[ListenerHarness], Awaitabl
             return HttpConnection(config, state, {}, admission=admission)
 
         listening = socket.create_server(("127.0.0.1", 0))
-        listener = TlsListener(listening, create, context, admission)
+        listener = TlsListener(listening, create, lambda: context, admission)
         trust = ssl.create_default_context(cafile=str(certificate))
         async with asyncio.timeout(60):
             await test(ListenerHarness(listening.getsockname()[1], admission, trust))

@@ -60,6 +60,7 @@ def test_metric_names_of_the_contract() -> None:
         "crestgate_cache_misses",
         "crestgate_rules_reload_failures",
         "crestgate_envoy_reload_failures",
+        "crestgate_certificate_reload_failures",
         "crestgate_rules",
         "crestgate_clock_skew_seconds",
         "crestgate_pressure_transitions",

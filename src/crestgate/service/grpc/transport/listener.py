@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from socket import IPPROTO_TCP, SO_KEEPALIVE, SOL_SOCKET, TCP_NODELAY, socket
 
@@ -55,10 +55,11 @@ class GrpcListener:
     def __init__(
         self,
         methods: Mapping[bytes, Method],
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         budget: ConnectionBudget | None = None,
     ) -> None:
-        """`budget` is shared with the other listeners of this process."""
+        """`tls` returns the context of the next connection; `budget` is shared with the other listeners of this
+        process."""
         self.methods = dict(methods)
         self.connections: set[Http2Connection] = set()
         self.streaming_calls = 0
@@ -149,6 +150,7 @@ class GrpcListener:
 
     async def _open(self, accepted: socket) -> None:
         connection = self._create_connection()
+        tls = self._tls
         opened = False
         try:
             with suppress(OSError):  # only TCP sockets have it
@@ -156,8 +158,8 @@ class GrpcListener:
             await self.loop.connect_accepted_socket(  # type: ignore[type-var]  # a protocol by its methods
                 lambda: connection,
                 accepted,
-                ssl=self._tls,
-                ssl_handshake_timeout=PREFACE_TIMEOUT if self._tls is not None else None,
+                ssl=None if tls is None else tls(),
+                ssl_handshake_timeout=None if tls is None else PREFACE_TIMEOUT,
             )
             opened = True
         except (TimeoutError, OSError):

@@ -21,7 +21,7 @@ def create_tls_context(certificate: str, key: str, client_ca: str | None = None)
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     context.set_ciphers(CIPHERS)
     context.set_alpn_protocols(["h2"])
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(certificate, key, "")  # an encrypted key is an error: nobody types its password
     if client_ca is not None:
         context.load_verify_locations(client_ca)
         # Every certificate in the file is a trust anchor, including intermediate authorities.

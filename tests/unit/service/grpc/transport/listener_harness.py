@@ -137,7 +137,7 @@ class ListenerHarness(GrpcListener):
     """A listener that keeps all its connections."""
 
     def __init__(self, handlers: Handlers, tls: ssl.SSLContext | None = None) -> None:
-        super().__init__(handlers.by_path(), tls)
+        super().__init__(handlers.by_path(), None if tls is None else lambda: tls)
         self.handlers = handlers
         self.port = 0
         self.log = LogCapture()

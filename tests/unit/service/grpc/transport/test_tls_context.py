@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from crestgate.config.settings import Tls
-from crestgate.errors import ConfigError
-from crestgate.service.worker import grpc_tls_context
+from crestgate.service.grpc.transport.tls import create_tls_context
 from servers.redis import self_signed
 from servers.signing import Signer
 
@@ -62,11 +61,15 @@ def complete_handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SS
     return side
 
 
+def grpc_context(tls: Tls) -> ssl.SSLContext:
+    return create_tls_context(tls.certificate, tls.key, tls.grpc_client_ca)
+
+
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_alpn_selects_h2(version: ssl.TLSVersion, folder: Path, tls: Tls) -> None:
     calling = client(folder, alpn=["http/1.1", "h2"])
     calling.minimum_version = calling.maximum_version = version
-    side = complete_handshake(grpc_tls_context(tls), calling)
+    side = complete_handshake(grpc_context(tls), calling)
     assert side.selected_alpn_protocol() == "h2"
     assert side.version() == version.name.replace("_", ".")
     cipher = side.cipher()
@@ -76,12 +79,12 @@ def test_alpn_selects_h2(version: ssl.TLSVersion, folder: Path, tls: Tls) -> Non
 
 
 def test_weak_protocols_and_ciphers_are_refused(folder: Path, tls: Tls) -> None:
-    assert grpc_tls_context(tls).minimum_version == ssl.TLSVersion.TLSv1_2
+    assert grpc_context(tls).minimum_version == ssl.TLSVersion.TLSv1_2
     weak = client(folder)
     weak.maximum_version = ssl.TLSVersion.TLSv1_2
     weak.set_ciphers("ECDHE+AES:!AESGCM:!AESCCM")
     with pytest.raises(ssl.SSLError, match="NO_SHARED_CIPHER"):
-        complete_handshake(grpc_tls_context(tls), weak)
+        complete_handshake(grpc_context(tls), weak)
 
 
 @pytest.mark.parametrize(
@@ -101,17 +104,10 @@ def test_client_certificate_must_be_signed_by_client_ca(
     signers: str, name: str | None, let_in: bool, folder: Path, tls: Tls
 ) -> None:
     """A certificate of the intermediate authority, sent without its chain, is trusted through that authority only."""
-    context = grpc_tls_context(replace(tls, grpc_client_ca=str(folder / f"{signers}.pem")))
+    context = grpc_context(replace(tls, grpc_client_ca=str(folder / f"{signers}.pem")))
     if let_in:
         subject = (complete_handshake(context, client(folder, name)).getpeercert() or {})["subject"]
         assert subject == ((("commonName", name),),)
     else:
         with pytest.raises(ssl.SSLError, match="CERTIFICATE"):
             complete_handshake(context, client(folder, name))
-
-
-@pytest.mark.parametrize("name", ["certificate", "key", "grpc_client_ca"])
-def test_missing_file_is_a_config_error(name: str, folder: Path, tls: Tls) -> None:
-    missing = {"grpc_client_ca": str(folder / "root.pem"), name: str(folder / "gone.pem")}
-    with pytest.raises(ConfigError, match=r"server\.tls: cannot load the certificates any more .*gone\.pem"):
-        grpc_tls_context(replace(tls, **missing))
