@@ -230,6 +230,19 @@ PRINTED = {
         again: 0
         moved: NUMBER of 300
         """,
+    "metrics.py": """
+        crestgate_allowed_total{dimension="key",rule="gold"} 3.0
+        crestgate_blocked_total{dimension="key",rule="gold"} 1.0
+        crestgate_check_duration_seconds_count 4.0
+        """,
+    "traces.py": """
+        crestgate.check 1/minute True
+        crestgate.check 1/minute False
+        POST /orders None None
+        """,
+    "own_observer.py": """
+        {'3/minute': 2}
+        """,
     "store_failure.py": """
         before: ok
         ['fail_open: allowed', 'fail_open: allowed', 'fail_open: allowed', 'fail_open: allowed']

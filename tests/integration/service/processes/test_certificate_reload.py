@@ -112,7 +112,9 @@ def test_broken_files_keep_the_old_certificate(secret: Secret, serve: Serve) -> 
     shutil.copy(secret.made / "second/server.crt", secret.made / "broken")
     shutil.copy(secret.made / "first/server.key", secret.made / "broken")
     secret.switch("broken")
-    wait_until("every worker has logged it", lambda: service.logged.count("certificate reload failed") == WORKERS, TIMEOUT)
+    wait_until(
+        "every worker has logged it", lambda: service.logged.count("certificate reload failed") == WORKERS, TIMEOUT
+    )
     wait_until("it is counted", lambda: reload_failures(service) > 0, TIMEOUT)
     assert secret.shown(service) == {"first"}
     assert "server.key" in service.logged
