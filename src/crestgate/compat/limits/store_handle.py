@@ -1,8 +1,9 @@
-"""An open Crestgate store, as storages use it: errors are raised, as those of `limits` are, and not answered by a policy."""
+"""An open store, as storages use it: its errors are raised, as those of `limits` are, not answered by a policy."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -176,9 +177,7 @@ def _empty_redis(url: str) -> int:
     options = Options(url)
     client, address = open_client(options, RESET_SECONDS)
     tag = b"{*}:" if options.scheme.endswith("+cluster") else b""
-    prefix = b"".join(
-        b"\\" + bytes([byte]) if byte in b"*?[]\\^-" else bytes([byte]) for byte in escape(options.prefix())
-    )
+    prefix = re.sub(rb"([*?\[\]\\])", rb"\\\1", escape(options.prefix()))
     deleted = 0
     try:
         for name in STRATEGY_NAMES:

@@ -42,8 +42,8 @@ class StrategySteps:
         missing = [name for name in self.methods if not hasattr(storage, name)]
         if missing:
             raise NotImplementedError(
-                f"the strategy {self.name} is not implemented for a storage of type {type(storage).__name__}: it has no "
-                f"{' and no '.join(missing)}"
+                f"the strategy {self.name} is not implemented for storages of type {type(storage).__name__}: they have "
+                f"no {' and no '.join(missing)}"
             )
 
     def hit(self, item: RateLimitItem, key: str, cost: int) -> BoolSteps:

@@ -12,7 +12,7 @@ __all__ = ["MemoryStorage"]
 
 
 class MemoryStorage(PicklableMemory, StoreStorage):
-    """Counters of this process: at most `max_keys`, exact for tasks and threads. It can be pickled, counters included."""
+    """Counters of this process: at most `max_keys`, exact. It can be pickled, counters included."""
 
     STORAGE_SCHEME = ["async+memory"]  # noqa: RUF012 - as in limits, also for subclasses
 

@@ -1,7 +1,7 @@
 """Async storages in Redis and Valkey: one server, a cluster, or a master under Sentinels.
 
-The options are those of `limits`, translated by store_url.py. They are not passed to redis-py: checks have connections of
-their own.
+The options are those of `limits`, translated by store_url.py. They are not passed to redis-py: checks have connections
+of their own.
 """
 
 from __future__ import annotations
