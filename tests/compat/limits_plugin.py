@@ -1,13 +1,11 @@
 """Pytest plugin: the test-suite of `limits` runs on `crestgate.compat.limits`, and on servers that are already there.
 
-The suite starts its servers with Docker; limits_suite.py has started them before. With CRESTGATE_LIMITS_SUITE=reference
-the suite tests the library that it belongs to.
+The suite starts its servers with Docker; limits_suite.py has started them before.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 import pkgutil
 import sys
 
@@ -24,8 +22,7 @@ def alias_limits() -> None:
         sys.modules[name.removeprefix("crestgate.compat.")] = importlib.import_module(name)
 
 
-if os.environ.get("CRESTGATE_LIMITS_SUITE") != "reference":
-    alias_limits()
+alias_limits()
 
 
 class StartedServers:

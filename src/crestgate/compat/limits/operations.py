@@ -10,7 +10,6 @@ other limit than the one that wrote a counter sees the units used, and the waits
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
@@ -23,6 +22,7 @@ from crestgate.core.bounds import MAX_COST, MAX_KEY_BYTES, check_input
 from crestgate.core.decision import Decision
 from crestgate.core.limit import Limit
 from crestgate.errors import ConfigError
+from crestgate.runtime.clock import Clock
 from crestgate.stores.port import BatchOutcomes, Member, Op, Request
 
 __all__ = [
@@ -73,16 +73,16 @@ def would_admit(strategy: str, key: str, amount: int, expiry: float, cost: int) 
     return (yield from _decide(Op.PEEK, key, _compiled(strategy, amount, expiry), cost)).allowed
 
 
-def get_window_stats(strategy: str, key: str, amount: int, expiry: float) -> Exchange[WindowStats]:
+def get_window_stats(strategy: str, key: str, amount: int, expiry: float, clock: Clock) -> Exchange[WindowStats]:
     """What is left of a limit, and when there is more: for a fixed window its end, for the others the next request
     that becomes free."""
     if strategy == FIXED_WINDOW:
         decision = yield from _decide(Op.PEEK, key, _compiled(strategy, amount, expiry), 0)
-        return WindowStats(time.time() + decision.reset_after, decision.remaining)
+        return WindowStats(_seconds(clock) + decision.reset_after, decision.remaining)
     remaining, wait = yield from _next_free(strategy, key, amount, expiry)
     if wait is None:
         wait = expiry if strategy == MOVING_WINDOW else 0.0
-    return WindowStats(time.time() + wait, remaining)
+    return WindowStats(_seconds(clock) + wait, remaining)
 
 
 def increment(key: str, expiry: float, amount: int) -> Exchange[int]:
@@ -96,16 +96,16 @@ def get_used(key: str) -> Exchange[int]:
     return _MAX_COUNT - (yield from _decide(Op.PEEK, key, _compiled(FIXED_WINDOW, _MAX_COUNT, 1), 0)).remaining
 
 
-def get_expiry(key: str) -> Exchange[float]:
+def get_expiry(key: str, clock: Clock) -> Exchange[float]:
     """When a fixed window ends, whatever its period is; now if it has no count."""
     decision = yield from _decide(Op.PEEK, key, _compiled(FIXED_WINDOW, _MAX_COUNT, 1), 0)
-    return time.time() + decision.reset_after
+    return _seconds(clock) + decision.reset_after
 
 
-def get_moving_window(key: str, limit: int, expiry: float) -> Exchange[tuple[float, int]]:
+def get_moving_window(key: str, limit: int, expiry: float, clock: Clock) -> Exchange[tuple[float, int]]:
     """The time of the oldest request of a moving window (now if there is none), and how many there are."""
     remaining, wait = yield from _next_free(MOVING_WINDOW, key, limit, expiry)
-    return time.time() + (0.0 if wait is None else wait - expiry), limit - remaining
+    return _seconds(clock) + (0.0 if wait is None else wait - expiry), limit - remaining
 
 
 def get_sliding_window(key: str, expiry: float) -> Exchange[tuple[int, float, int, float]]:
@@ -177,6 +177,10 @@ def _decide(op: Op, key: str, algorithm: Algorithm, cost: int) -> Exchange[Decis
     check_input("-", cost)
     outcomes = yield [Request(op, [Member(_counter_key(key), algorithm, cost)])]
     return outcomes[0][0].decision
+
+
+def _seconds(clock: Clock) -> float:
+    return clock.ticks() / 1_000_000
 
 
 def _counter_key(key: str) -> str:

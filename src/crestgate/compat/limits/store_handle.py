@@ -55,6 +55,8 @@ class StoreHandle:
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         self.url = url
+        self.clock = clock or WallClock()
+        """What times are counted from that callers see; a server decides by its own clock."""
         try:
             self.store = open_store(url, clock)
         except ConfigError as error:
@@ -148,7 +150,7 @@ class PicklableMemory:
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in self.__dict__.items() if name != "handle"}
-        return {**state, "saved": (self.handle.url, self.handle.store.clock, self.handle.save())}
+        return {**state, "saved": (self.handle.url, self.handle.clock, self.handle.save())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         url, clock, counters = state.pop("saved")

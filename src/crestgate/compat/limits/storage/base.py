@@ -17,10 +17,13 @@ __all__ = [
     "SlidingWindowCounterSupport",
     "Storage",
     "TimestampedSlidingWindow",
+    "wrap_errors",
 ]
 
 
-def _wrap_errors(method: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_errors(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, with StorageError in place of the storage's own exceptions if that is wanted."""
+
     @wraps(method)
     def wrapped(self: Storage, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -43,7 +46,7 @@ class Storage(LazyDependency, ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        wrap_methods(cls, ("incr", "get", "get_expiry", "check", "reset", "clear"), _wrap_errors)
+        wrap_methods(cls, ("incr", "get", "get_expiry", "check", "reset", "clear"), wrap_errors)
         register_schemes(cls)
 
     def __init__(self, uri: str | None = None, wrap_exceptions: bool = False, **options: Any) -> None:
@@ -84,7 +87,7 @@ class MovingWindowSupport(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        wrap_methods(cls, ("acquire_entry", "get_moving_window"), _wrap_errors)
+        wrap_methods(cls, ("acquire_entry", "get_moving_window"), wrap_errors)
 
     @abstractmethod
     def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
@@ -101,7 +104,7 @@ class SlidingWindowCounterSupport(ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         methods = ("acquire_sliding_window_entry", "get_sliding_window", "clear_sliding_window")
-        wrap_methods(cls, methods, _wrap_errors)
+        wrap_methods(cls, methods, wrap_errors)
 
     @abstractmethod
     def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:

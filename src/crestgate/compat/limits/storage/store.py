@@ -11,7 +11,9 @@ from crestgate.compat.limits.storage.base import (
     SlidingWindowCounterSupport,
     Storage,
     TimestampedSlidingWindow,
+    wrap_errors,
 )
+from crestgate.compat.limits.storage_support import wrap_methods
 from crestgate.compat.limits.store_handle import StoreHandle
 from crestgate.compat.limits.store_url import STORE_SCHEMES, from_limits
 from crestgate.compat.limits.util import WindowStats
@@ -44,7 +46,7 @@ class StoreStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport, Ti
 
     def get_window_stats(self, strategy: str, key: str, amount: int, expiry: int) -> WindowStats:
         """What a strategy's `get_window_stats` calls."""
-        return self.handle.run(operations.get_window_stats(strategy, key, amount, expiry))
+        return self.handle.run(operations.get_window_stats(strategy, key, amount, expiry, self.handle.clock))
 
     def incr(self, key: str, expiry: float, amount: int = 1) -> int:
         return self.handle.run(operations.increment(key, expiry, amount))
@@ -53,7 +55,7 @@ class StoreStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport, Ti
         return self.handle.run(operations.get_used(key))
 
     def get_expiry(self, key: str) -> float:
-        return self.handle.run(operations.get_expiry(key))
+        return self.handle.run(operations.get_expiry(key, self.handle.clock))
 
     def check(self) -> bool:
         try:
@@ -72,7 +74,7 @@ class StoreStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport, Ti
         return self.take(MOVING_WINDOW, key, limit, expiry, amount)
 
     def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        return self.handle.run(operations.get_moving_window(key, limit, expiry))
+        return self.handle.run(operations.get_moving_window(key, limit, expiry, self.handle.clock))
 
     def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
         return self.take(SLIDING_WINDOW_COUNTER, key, limit, expiry, amount)
@@ -86,3 +88,6 @@ class StoreStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport, Ti
     def close(self) -> None:
         """Close the store: files and connections. `limits` has no such method."""
         self.handle.close()
+
+
+wrap_methods(StoreStorage, ("take", "would_admit", "get_window_stats"), wrap_errors)

@@ -12,10 +12,12 @@ from crestgate.compat.limits.errors import StorageError
 from crestgate.compat.limits.storage_support import wrap_methods
 from crestgate.compat.limits.util import LazyDependency
 
-__all__ = ["MovingWindowSupport", "SlidingWindowCounterSupport", "Storage"]
+__all__ = ["MovingWindowSupport", "SlidingWindowCounterSupport", "Storage", "wrap_errors"]
 
 
-def _wrap_errors(method: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_errors(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, with StorageError in place of the storage's own exceptions if that is wanted."""
+
     @wraps(method)
     async def wrapped(self: Storage, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -38,7 +40,7 @@ class Storage(LazyDependency, ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        wrap_methods(cls, ("incr", "get", "get_expiry", "check", "reset", "clear"), _wrap_errors)
+        wrap_methods(cls, ("incr", "get", "get_expiry", "check", "reset", "clear"), wrap_errors)
         register_schemes(cls)
 
     def __init__(self, uri: str | None = None, wrap_exceptions: bool = False, **options: Any) -> None:
@@ -79,7 +81,7 @@ class MovingWindowSupport(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        wrap_methods(cls, ("acquire_entry", "get_moving_window"), _wrap_errors)
+        wrap_methods(cls, ("acquire_entry", "get_moving_window"), wrap_errors)
 
     @abstractmethod
     async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
@@ -96,7 +98,7 @@ class SlidingWindowCounterSupport(ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         methods = ("acquire_sliding_window_entry", "get_sliding_window", "clear_sliding_window")
-        wrap_methods(cls, methods, _wrap_errors)
+        wrap_methods(cls, methods, wrap_errors)
 
     @abstractmethod
     async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:

@@ -6,9 +6,14 @@ import asyncio
 from typing import Any, ClassVar
 
 from crestgate.compat.limits import operations
-from crestgate.compat.limits.aio.storage.base import MovingWindowSupport, SlidingWindowCounterSupport, Storage
+from crestgate.compat.limits.aio.storage.base import (
+    MovingWindowSupport,
+    SlidingWindowCounterSupport,
+    Storage,
+    wrap_errors,
+)
 from crestgate.compat.limits.operations import MOVING_WINDOW, SLIDING_WINDOW_COUNTER, STRATEGY_NAMES
-from crestgate.compat.limits.storage_support import TimestampedSlidingWindow
+from crestgate.compat.limits.storage_support import TimestampedSlidingWindow, wrap_methods
 from crestgate.compat.limits.store_handle import StoreHandle
 from crestgate.compat.limits.store_url import STORE_SCHEMES, from_limits
 from crestgate.compat.limits.util import WindowStats
@@ -41,7 +46,9 @@ class StoreStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport, Ti
 
     async def get_window_stats(self, strategy: str, key: str, amount: int, expiry: int) -> WindowStats:
         """What a strategy's `get_window_stats` calls."""
-        return await self.handle.run_async(operations.get_window_stats(strategy, key, amount, expiry))
+        return await self.handle.run_async(
+            operations.get_window_stats(strategy, key, amount, expiry, self.handle.clock)
+        )
 
     async def incr(self, key: str, expiry: float, amount: int = 1) -> int:
         return await self.handle.run_async(operations.increment(key, expiry, amount))
@@ -50,7 +57,7 @@ class StoreStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport, Ti
         return await self.handle.run_async(operations.get_used(key))
 
     async def get_expiry(self, key: str) -> float:
-        return await self.handle.run_async(operations.get_expiry(key))
+        return await self.handle.run_async(operations.get_expiry(key, self.handle.clock))
 
     async def check(self) -> bool:
         try:
@@ -69,7 +76,7 @@ class StoreStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport, Ti
         return await self.take(MOVING_WINDOW, key, limit, expiry, amount)
 
     async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        return await self.handle.run_async(operations.get_moving_window(key, limit, expiry))
+        return await self.handle.run_async(operations.get_moving_window(key, limit, expiry, self.handle.clock))
 
     async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
         return await self.take(SLIDING_WINDOW_COUNTER, key, limit, expiry, amount)
@@ -83,3 +90,6 @@ class StoreStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport, Ti
     async def aclose(self) -> None:
         """Close the store: files and connections. `limits` has no such method."""
         await self.handle.aclose()
+
+
+wrap_methods(StoreStorage, ("take", "would_admit", "get_window_stats"), wrap_errors)
