@@ -18,7 +18,8 @@ COMPILED := yes
 # Hundreds of processes are started: without their bytecode on disk, each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve compile test quick check doctest source compiled compile-for-tests servers bench h2spec package clean python FORCE
+.PHONY: serve compile test quick check doctest source compiled compile-for-tests servers bench h2spec limits-suite package clean \
+	python FORCE
 
 # The service on loopback, until Ctrl-C: from the source at once, or compiled if `make compile` was run since the last
 # change. Its environment has what the service needs and nothing else. Its counters and rules stay in .crestgate, which
@@ -120,6 +121,10 @@ $(SERVE_VENV)/.ready: FORCE | python
 
 compile-for-tests: $(VENV)/.ready
 	@$(PYTHON) -m tools.compile $(VENV) --for-tests
+
+# The test-suite of the limits library, from PyPI, on crestgate.compat.limits: see docs/migrate-from-limits.md.
+limits-suite: servers $(VENV)/.ready
+	$(BIN)/python tests/compat/limits_suite.py
 
 clean:
 	rm -rf $(VENV) $(SERVE_VENV) .bench-venv .package-venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -219,6 +219,15 @@ PRINTED = {
         Cry b'HELLO' 99
         Whisper b'HELLO' None
         """,
+    "limits_compat.py": """
+        [True, True, True, False]
+        left: 0
+        cleared: True
+        eight: True
+        three more: False
+        left: 2
+        allowed: 3 of 10
+        """,
     "locks.py": """
         raised to 110
         too late: nothing was written
