@@ -18,13 +18,12 @@ from crestgate.limiter.backend import Backend
 from crestgate.limiter.failure_policy import FailurePolicy
 from crestgate.limiter.loop_driver import LoopDriver
 from crestgate.runtime.clock import Clock
-from crestgate.runtime.redis_url import REDIS_SCHEMES
-from crestgate.runtime.url_options import Options, redact_url
+from crestgate.runtime.url_options import REDIS_SCHEMES, Options, redact_url
 from crestgate.stores.factory import open_store
 from crestgate.stores.lru_table import TableEntry
 from crestgate.stores.memory import MemoryStore
 from crestgate.stores.port import BatchOutcomes, Request
-from crestgate.stores.remote_port import PROBE, RemoteStore
+from crestgate.stores.remote_store import PROBE, RemoteStore
 
 __all__ = ["PicklableMemory", "SavedCounter", "StoreHandle", "WallClock"]
 
@@ -132,7 +131,7 @@ class StoreHandle:
 
     async def _apply_async(self, batch: Sequence[Request]) -> BatchOutcomes:
         driver = self.driver
-        if not driver.is_remote:
+        if driver.backend.remote is None:
             return await driver.apply(batch)
         coalescer = driver.coalescers.get(asyncio.get_running_loop()) or await driver.open_coalescer()
         future = coalescer.submit(batch)

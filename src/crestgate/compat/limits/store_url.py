@@ -8,8 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from crestgate.compat.limits.errors import ConfigurationError
-from crestgate.runtime.redis_url import REDIS_SCHEMES
-from crestgate.runtime.url_options import SQL_SCHEMES, redact_url
+from crestgate.runtime.url_options import REDIS_SCHEMES, SQL_SCHEMES, redact_url
 
 __all__ = ["DEFAULT_TIMEOUT_MS", "KEY_PREFIX", "STORE_SCHEMES", "from_limits", "redis_schemes", "unsupported"]
 
