@@ -112,7 +112,7 @@ def test_marker_is_at_the_position() -> None:
 
 
 def test_parse_rejects_a_chain() -> None:
-    with pytest.raises(ConfigError, match="is 2 limits, and one is wanted"):
+    with pytest.raises(ConfigError, match="is 2 limits; exactly one is expected"):
         Limit.parse("5/s; 10/m")
 
 

@@ -222,7 +222,7 @@ def test_invalid_configuration_fails_at_construction(kind: type[Any], options: d
 
 def test_clock_with_a_store_object_is_refused(clock: FakeClock) -> None:
     store = MemoryStore(clock=clock)
-    with pytest.raises(ConfigError, match="a store object has a clock of its own"):
+    with pytest.raises(ConfigError, match="a store object has its own clock"):
         Limiter(store, clock=clock)
     with Limiter(store) as limiter:
         limiter.check("k", "5/minute")
