@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 
 __all__ = ["StepError", "minutes", "run_step"]
 
-HEARTBEAT_SECONDS = 15.0
+HEARTBEAT_SECONDS = 15.0 if sys.stdout.isatty() else 60.0  # for somebody who waits, or for a log
 
 
 class StepError(Exception):
