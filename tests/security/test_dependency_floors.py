@@ -15,11 +15,7 @@ FAULTY = {
     "starlette": ["0.39.2", "0.47.1", "0.49.0"],  # CVE-2024-47874, CVE-2025-54121, CVE-2025-62727
     "httptools": ["0.4.0", "0.6.1"],  # CVE-2022-32213, CVE-2024-27982: request smuggling
     "pymysql": ["1.1.0"],  # CVE-2024-36039: SQL injection
-    "django": [
-        "4.2.26",
-        "5.2.10",
-        "5.2.12",
-    ],  # CVE-2025-64459, CVE-2026-1312: SQL injection; CVE-2026-3902: spoofed headers
+    "django": ["4.2.26", "5.2.10", "5.2.12"],  # CVE-2026-1312: SQL injection; CVE-2026-3902: spoofed headers
     "flask": ["3.1.0"],  # CVE-2025-47278: session keys
     "werkzeug": ["3.0.2", "3.0.5"],  # CVE-2024-34069, CVE-2024-49767
     "grpcio": ["1.60.1", "1.65.3"],  # CVE-2024-7246: HPACK table poisoning

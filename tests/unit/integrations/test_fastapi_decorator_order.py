@@ -19,6 +19,7 @@ from starlette.testclient import WebSocketDenialResponse
 from crestgate import ConfigError, Limiter
 from crestgate.integrations.fastapi import limit
 from crestgate.testing import FakeClock
+from unit.integrations.fastapi_versions import needs_generator_endpoints
 
 Decorator = Callable[[Any], Any]
 
@@ -173,6 +174,7 @@ def test_websocket_endpoint_is_limited(above: bool, limiter: Limiter) -> None:
         assert (denied.value.status_code, denied.value.headers["x-ratelimit-remaining"]) == (429, "0")
 
 
+@needs_generator_endpoints
 @pytest.mark.parametrize("above", [False, True])
 def test_generator_endpoints_are_limited(above: bool, limiter: Limiter) -> None:
     app = FastAPI()
