@@ -13,7 +13,7 @@ __all__ = [
     "Count",
     "EffectiveLimits",
     "Model",
-    "Override",
+    "OverrideBody",
     "PlanBody",
     "PlanLimits",
     "PlanPage",
@@ -164,7 +164,7 @@ class UserTier(Model):
     tier: str
 
 
-class Override(Model):
+class OverrideBody(Model):
     """A temporary limit for one user. Name the rule, or the slot by its pattern and window."""
 
     model_config = ConfigDict(

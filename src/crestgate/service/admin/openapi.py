@@ -57,7 +57,7 @@ EITHER: list[dict[str, list[str]]] = [{"bearer": []}, {"apiKey": []}]
 BODIES: tuple[type[BaseModel], ...] = (
     compat_models.Configuration,
     compat_models.LimitNames,
-    models.Override,
+    models.OverrideBody,
     models.PlanBody,
     models.PlanLimits,
     compat_models.PolicyBody,

@@ -18,7 +18,7 @@ from crestgate.service.admin.bodies import JsonBody
 from crestgate.service.admin.context import ContextDep, EditorDep
 from crestgate.service.admin.counters import numbers, read_counters
 from crestgate.service.admin.errors import naming_fields
-from crestgate.service.admin.models import EffectiveLimits, Override, RuleResponse, TierBody, UserTier
+from crestgate.service.admin.models import EffectiveLimits, OverrideBody, RuleResponse, TierBody, UserTier
 from crestgate.service.admin.params import Name, location
 from crestgate.service.admin.responses import describe, json_response
 
@@ -69,7 +69,7 @@ def put_tier(context: ContextDep, editor: EditorDep, user_id: Name, body: JsonBo
         404,
         409,
         status=201,
-        body=Override,
+        body=OverrideBody,
         headers={"Location": "The rule that was created."},
     ),
 )
