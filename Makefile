@@ -18,8 +18,8 @@ COMPILED := yes
 # Hundreds of processes are started: without their bytecode on disk, each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve compile test quick check doctest source compiled compile-for-tests servers bench h2spec limits-suite package clean \
-	python FORCE
+.PHONY: serve compile test quick check doctest source compiled compile-for-tests servers bench h2spec limits-suite \
+	clients-check package clean python FORCE
 
 # The service on loopback, until Ctrl-C: from the source at once, or compiled if `make compile` was run since the last
 # change. Its environment has what the service needs and nothing else. Its counters and rules stay in .crestgate, which
@@ -107,6 +107,10 @@ $(BIN)/h2spec: | $(VENV)/.ready
 package: python
 	@$(PYTHON) -m tools.environment .package-venv --group package
 	.package-venv/bin/python -m tools.package $(PACKAGE)
+
+# openapi.json and proto/ in dist; clients generated from them in Go, TypeScript and Java compile, and call a service.
+clients-check: $(VENV)/.ready
+	$(BIN)/python tools/clients_check.py
 
 # Before anything is created.
 python:
