@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
+from crestgate.core.algorithms import ALGORITHMS
 from crestgate.core.bounded_cache import BoundedCache
 from crestgate.envoy.counter_keys import SHORT_KEY, entry_part, escaped_value, is_secret, secret_part, shorten_key
 from crestgate.envoy.descriptor_tree import DescriptorNode, runtime_label
@@ -20,7 +21,7 @@ from crestgate.errors import ConfigError, input_error
 
 __all__ = ["DescriptorLimit", "Domains", "Match"]
 
-BUCKETS: Final = ("token_bucket", "leaky_bucket", "gcra")
+BUCKETS: Final = frozenset([name for name, kind in ALGORITHMS.items() if kind.takes_burst])
 MAX_OVERRIDES: Final = 1024
 """Cached overrides of requests. When there are more, all are compiled again."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from crestgate.core.algorithms import ALGORITHMS
 from crestgate.core.limit import Limit
 from crestgate.envoy.files import read_descriptor_files
 from crestgate.envoy.matcher import MAX_OVERRIDES, Domains, Match
@@ -58,6 +59,16 @@ def test_override_uses_the_configured_algorithm(domains: Domains) -> None:
     # Limits that the algorithm cannot count exactly use fixed windows.
     found = overridden(domains, "ours", [("algorithm", "gcra")], 2**32 - 1, YEAR)
     assert limit_of(found) == Limit(2**32 - 1, 365 * 86_400, algorithm="fixed_window")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_override_of_what_takes_a_burst_has_a_counter_for_each_number(algorithm: str, tmp_path: Path) -> None:
+    limit = f"{{unit: hour, requests_per_unit: 5, algorithm: {algorithm}}}"
+    (tmp_path / "limits.yaml").write_text(f"domain: d\ndescriptors: [{{key: k, rate_limit: {limit}}}]\n")
+    found = overridden(read_descriptor_files(str(tmp_path)).domains, "d", [("k", "v")], 7, HOUR)
+    assert found.limit.algorithm is not None
+    separate = ALGORITHMS[algorithm].takes_burst
+    assert found.limit.algorithm.name == ("envoy:3600:7" if separate else "envoy:3600")
 
 
 def test_override_is_neither_shadow_nor_quota_nor_replaced(domains: Domains) -> None:
