@@ -2,8 +2,8 @@
 
 Each connection has limits of its own, but a client may open many. So a worker counts its connections, and the bytes
 that they hold (incomplete requests, unsent responses), together. A connection also costs a file descriptor, and a
-process has a limited number: some are reserved for stores, logs and rule files, and neither listener can use up those
-of the other.
+process has a limited number: some are reserved for stores, logs and rule files, and no listener can use up those of the
+others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MIN_RESERVED_FILES: Final = 64
 SELECT_FILE_LIMIT: Final = 512
 """Where processes have no limit of open files (Windows), the event loop has: `select` takes so many sockets."""
 
-ListenerName = Literal["grpc", "http"]
+ListenerName = Literal["grpc", "http", "resp"]
 
 
 def raise_file_limit() -> int:
@@ -66,7 +66,7 @@ class ConnectionBudget:
     """Counts the open connections of one worker, and the bytes that they hold.
 
     One listener gets at most three quarters of all connections, and of all bytes, so that a flood on one leaves room on
-    the other.
+    the others.
 
     >>> budget = ConnectionBudget(max_connections=4)
     >>> [budget.admit("grpc") for _ in range(4)], budget.admit("http")
@@ -81,8 +81,10 @@ class ConnectionBudget:
         self.max_bytes = max_bytes
         self.max_bytes_per_listener = max_bytes * 3 // 4
         self.held_bytes = 0
-        self._held: dict[ListenerName, int] = {"grpc": 0, "http": 0}
-        self._open: dict[ListenerName, int] = {"grpc": 0, "http": 0}
+        self._held: dict[ListenerName, int] = {"grpc": 0, "http": 0, "resp": 0}
+        self._open: dict[ListenerName, int] = {"grpc": 0, "http": 0, "resp": 0}
+        self._all = 0
+        """Connections of all listeners."""
 
     @property
     def backlog(self) -> int:
@@ -94,15 +96,16 @@ class ConnectionBudget:
 
     def admit(self, listener: ListenerName) -> bool:
         """Count a new connection; False, and nothing is counted, when there is no room for it."""
-        counts = self._open
-        if counts[listener] >= self.max_per_listener or counts["grpc"] + counts["http"] >= self.max_connections:
+        if self._open[listener] >= self.max_per_listener or self._all >= self.max_connections:
             return False
-        counts[listener] += 1
+        self._open[listener] += 1
+        self._all += 1
         return True
 
     def release(self, listener: ListenerName) -> None:
         """A connection that was admitted has ended."""
         self._open[listener] -= 1
+        self._all -= 1
 
     def hold(self, listener: ListenerName, size: int) -> bool:
         """Count bytes that a connection is about to hold; False, and nothing is counted, when that is too much."""

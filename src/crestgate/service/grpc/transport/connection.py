@@ -2,7 +2,7 @@
 """One HTTP/2 connection as an asyncio protocol: lifecycle, writes, and the limits of what a peer can cause.
 
 Everything that one read causes is sent in one write. A peer cannot exhaust this side: messages are bounded (stream.py),
-and so are headers, streams, their memory (memory.py) and the work at a time (scheduler.py). A peer that does not read
+and so are headers, streams, their memory (memory.py) and the work at a time (runtime/scheduler.py). Who does not read
 is not read from. One that resets most of its calls, or sends frames without calls, gets ENHANCE_YOUR_CALM.
 """
 
@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, final
 
+from crestgate.runtime.scheduler import TASK_WORK
 from crestgate.service.grpc.transport import frames
 from crestgate.service.grpc.transport.call import RpcError
 from crestgate.service.grpc.transport.frames import Http2ConnectionError, frame
 from crestgate.service.grpc.transport.memory import HeldBytes
 from crestgate.service.grpc.transport.receiver import DRAIN_PING, Receiver
 from crestgate.service.grpc.transport.requests import MAX_STREAMS
-from crestgate.service.grpc.transport.scheduler import TASK_WORK
 from crestgate.service.grpc.transport.sender import Sender
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from contextlib import suppress
 from socket import IPPROTO_TCP, SO_KEEPALIVE, SOL_SOCKET, TCP_NODELAY, socket
 
 from crestgate.runtime.connection_budget import ConnectionBudget, max_connections
+from crestgate.runtime.scheduler import Scheduler
 from crestgate.service.grpc.transport import frames
 from crestgate.service.grpc.transport.call import Method
 from crestgate.service.grpc.transport.connection import IDLE, Http2Connection
 from crestgate.service.grpc.transport.memory import MemoryBudget
-from crestgate.service.grpc.transport.scheduler import Scheduler
 
 __all__ = ["GrpcListener"]
 

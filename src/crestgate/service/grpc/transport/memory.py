@@ -25,7 +25,7 @@ FREE_BYTES: Final = 16 * 1024
 """Per connection, not counted in the worker's budget."""
 STEP_BYTES: Final = 16 * 1024
 SEARCH_WORK: Final = 16 * 1024
-"""Work units (see scheduler.py) of a search for the largest connection."""
+"""Work units (see runtime/scheduler.py) of a search for the largest connection."""
 
 
 @final

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, final
 
+from crestgate.runtime.scheduler import CLOCK_CHECK_WORK, FRAME_WORK, SLICE_WORK, WORK_PER_SECOND
 from crestgate.service.grpc.transport import frames
 from crestgate.service.grpc.transport.call import Method, RpcError
 from crestgate.service.grpc.transport.frames import Http2ConnectionError, Http2StreamError, frame
 from crestgate.service.grpc.transport.headers import MAX_HEADER_BYTES
 from crestgate.service.grpc.transport.memory import FREE_BYTES, HeldBytes
 from crestgate.service.grpc.transport.requests import CONNECTION_WINDOW, MAX_STREAMS, RequestReceiver
-from crestgate.service.grpc.transport.scheduler import CLOCK_CHECK_WORK, FRAME_WORK, SLICE_WORK, WORK_PER_SECOND
 from crestgate.service.grpc.transport.sender import Sender
 from crestgate.service.grpc.transport.stream import STREAM_WINDOW, Stream
 
@@ -31,7 +31,7 @@ __all__ = ["DRAIN_PING", "Receiver"]
 DRAIN_PING: Final = b"last-ids"
 """Payload of the PING behind the first GOAWAY: its acknowledgement shows that the peer has seen that."""
 STREAM_WORK: Final = 64
-"""Work units (see scheduler.py) of visiting a stream."""
+"""Work units (see runtime/scheduler.py) of visiting a stream."""
 SMALL_READ: Final = 512
 """Bytes: so small a read, and there are many, is not worth a look at the clock."""
 SERVER_PREFACE: Final = frames.settings(
@@ -52,7 +52,7 @@ class Receiver:
     ) -> None:
         self.preface_received = False
         self.work = 0
-        """Work units of the current slice, see scheduler.py."""
+        """Work units of the current slice, see runtime/scheduler.py."""
         self._connection = connection
         self._sender: Sender = connection.sender
         self._streams: dict[int, Stream] = connection.streams

@@ -9,6 +9,7 @@ import pytest
 from hpack import Encoder
 
 from crestgate.runtime.connection_budget import ConnectionBudget
+from crestgate.runtime.scheduler import SLICE_WORK
 from crestgate.service.grpc.transport import frames, requests
 from crestgate.service.grpc.transport.call import Method, RpcCall, RpcStatus
 from crestgate.service.grpc.transport.connection import IDLE, MAX_USELESS_FRAMES, TOO_MANY_CONNECTIONS, Http2Connection
@@ -22,7 +23,6 @@ from crestgate.service.grpc.transport.listener import (
 )
 from crestgate.service.grpc.transport.memory import FREE_BYTES, MemoryBudget
 from crestgate.service.grpc.transport.receiver import DRAIN_PING
-from crestgate.service.grpc.transport.scheduler import SLICE_WORK
 from unit.service.grpc.transport.listener_harness import Handlers, ListenerHarness, open_listener, run, until
 from unit.service.grpc.transport.raw_client import CLIENT_PREFACE, RawClient, message
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
+from crestgate.runtime.scheduler import CANCELLED_PER_TURN, Scheduler
 from crestgate.service.grpc.transport import connection, frames
 from crestgate.service.grpc.transport.call import RpcStatus
 from crestgate.service.grpc.transport.connection import MAX_STREAMING_CALLS
-from crestgate.service.grpc.transport.scheduler import CANCELLED_PER_TURN, Scheduler
 from unit.service.grpc.transport.listener_harness import open_listener, run, until
 from unit.service.grpc.transport.raw_client import RawClient
 

@@ -1,23 +1,29 @@
 # mypyc: compile
-"""Fair scheduling of the gRPC connections on a worker's event loop.
+"""Fair scheduling of the connections of a listener on a worker's event loop.
 
-A peer may send as fast as it likes, and one read returns up to 256 KiB: thousands of frames. If all of them were
-handled at once, everybody else would wait, including HTTP on the same loop. So work is counted, in units of about one
-byte: a connection handles one slice of its input and then waits in a queue for the next. Meanwhile it is not read from,
-so TCP makes the peer wait. All connections together have a budget per iteration of the loop. Frames that take longer
-than their size suggests are counted by the clock.
+A peer may send as fast as it likes, and one read returns up to 256 KiB: thousands of frames or commands. If all of them
+were handled at once, everybody else would wait, including HTTP on the same loop. So work is counted, in units of about
+one byte: a connection handles one slice of its input and then waits in a queue for the next. Meanwhile it is not read
+from, so TCP makes the peer wait. All connections together have a budget per iteration of the loop. What takes longer
+than its size suggests is counted by the clock.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, Protocol, final
 
-if TYPE_CHECKING:
-    from crestgate.service.grpc.transport.connection import Http2Connection
-
-__all__ = ["CLOCK_CHECK_WORK", "FRAME_WORK", "SLICE_WORK", "TASK_WORK", "TURN_WORK", "WORK_PER_SECOND", "Scheduler"]
+__all__ = [
+    "CLOCK_CHECK_WORK",
+    "FRAME_WORK",
+    "SLICE_WORK",
+    "TASK_WORK",
+    "TURN_WORK",
+    "WORK_PER_SECOND",
+    "ScheduledConnection",
+    "Scheduler",
+]
 
 FRAME_WORK: Final = 64
 """Units of a frame, beside one for each byte of its payload."""
@@ -37,6 +43,13 @@ CANCELLED_PER_TURN: Final = 64
 """Tasks of closed connections that are cancelled per iteration: each runs once more for that."""
 
 
+class ScheduledConnection(Protocol):
+    """A connection with input that is handled in slices."""
+
+    def run_slice(self) -> None:
+        """Handle a slice of the input, and enqueue the connection again if there is more."""
+
+
 @final
 class Scheduler:
     """Decides which connection of a listener handles its input next.
@@ -47,8 +60,8 @@ class Scheduler:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._new: deque[Http2Connection] = deque()
-        self._heavy: deque[Http2Connection] = deque()
+        self._new: deque[ScheduledConnection] = deque()
+        self._heavy: deque[ScheduledConnection] = deque()
         """Connections that have had a slice of their input, and have more."""
         self._cancelled: deque[asyncio.Task[None]] = deque()
         """Tasks of closed connections that are not cancelled yet."""
@@ -65,7 +78,7 @@ class Scheduler:
         if self._work >= LIGHT_WORK:
             self._schedule()
 
-    def enqueue(self, connection: Http2Connection, new: bool) -> None:
+    def enqueue(self, connection: ScheduledConnection, new: bool) -> None:
         """Give a connection a slice when it is its turn."""
         if new:
             self._new.append(connection)
