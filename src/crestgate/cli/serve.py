@@ -19,7 +19,11 @@ from crestgate.errors import ConfigError, Problem, ValidationError, install_hint
 __all__ = ["check_packages", "serve"]
 
 LOOPBACK = "127.0.0.1"
-_VARIABLES = {"--http": "CRESTGATE_SERVER__HTTP", "--grpc": "CRESTGATE_SERVER__GRPC"}
+_VARIABLES = {
+    "--http": "CRESTGATE_SERVER__HTTP",
+    "--grpc": "CRESTGATE_SERVER__GRPC",
+    "--resp": "CRESTGATE_SERVER__RESP",
+}
 
 
 def serve(
@@ -38,6 +42,14 @@ def serve(
             "--grpc", metavar="HOST:PORT", help="Where to listen for gRPC, likewise [settings, else 127.0.0.1:8081]."
         ),
     ] = None,
+    resp: Annotated[
+        str | None,
+        typer.Option(
+            "--resp",
+            metavar="HOST:PORT",
+            help="Where to listen for Redis clients (RESP), likewise [settings, else not].",
+        ),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", "-w", min=1, max=512, metavar="N", help="Processes [settings, else 1].")
     ] = None,
@@ -53,7 +65,7 @@ def serve(
     check_packages()
     from crestgate.service.main import serve as run
 
-    settings = _settings(config, {"--http": http, "--grpc": grpc})
+    settings = _settings(config, {"--http": http, "--grpc": grpc, "--resp": resp})
     if settings.mode != "service":
         raise ConfigError("mode: embedded is for programs that embed the limiter: write service, or leave it out")
     server = settings.server

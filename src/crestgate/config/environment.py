@@ -63,7 +63,8 @@ WHOLE = ("default_policy",)
 """Those that may also be set as a whole, as `{…}`."""
 LISTS = ("rules", "policies", "clients", "deprecated")
 TEXTS = {
-    *(("rules_store",), ("on_store_error",), ("mode",), ("server", "http"), ("server", "grpc"), ("server", "checks")),
+    *(("rules_store",), ("on_store_error",), ("mode",)),
+    *(("server", name) for name in ("http", "grpc", "resp", "checks")),
     *(("server", "tls", name) for name in field_names(Tls)),
     *(("server", "limits", name) for name in field_names(ServerLimits)),
     *(("logs", name) for name in field_names(Logs)),

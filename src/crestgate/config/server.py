@@ -3,6 +3,7 @@
 server:
   http: 127.0.0.1:8080
   grpc: 127.0.0.1:8081
+  resp: 127.0.0.1:6380                      # the protocol of Redis; default: off
   workers: 4
   tls: {certificate: server.pem, key: server.key, grpc_client_ca: clients.pem}
   trusted_proxies: [10.0.0.0/8]             # or the number of proxies, such as 2
@@ -49,6 +50,10 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+RESP_EXAMPLE = Address("127.0.0.1", 6380)
+"""Next to the port of Redis: in examples and errors. There is no default."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
     """Limits of the service on its own callers: admin calls per key, checks per node, failed log-ins per address.
@@ -68,6 +73,8 @@ class ServerSettings:
 
     http: Address = Address("127.0.0.1", 8080)
     grpc: Address = Address("127.0.0.1", 8081)
+    resp: Address | None = None
+    """None: no RESP listener."""
     workers: int = 1
     tls: Tls | None = None
     trusted_proxies: tuple[str, ...] | int = ()
@@ -92,6 +99,7 @@ def read_server(fields: Fields, name: str) -> ServerSettings:
     server = ServerSettings(
         _address(inner, "http", default.http),
         _address(inner, "grpc", default.grpc),
+        _address(inner, "resp", RESP_EXAMPLE) if inner.has("resp") else None,
         inner.integer("workers", default.workers, minimum=1, maximum=MAX_WORKERS),
         read_tls(inner, "tls"),
         _proxies(inner, "trusted_proxies"),
@@ -103,10 +111,17 @@ def read_server(fields: Fields, name: str) -> ServerSettings:
         inner.boolean("insecure", default.insecure),
         float(inner.seconds("shutdown_seconds", default.shutdown_seconds, minimum=MIN_SHUTDOWN, maximum=MAX_SHUTDOWN)),
     )
-    if server.http == server.grpc and server.http.port:
-        field, other = ("grpc", "http") if inner.has("grpc") else ("http", "grpc")
-        inner.report(field, f"is also the address of server.{other}: write another port than {server.http.port}")
+    _report_same_addresses(inner, server)
     return server
+
+
+def _report_same_addresses(fields: Fields, server: Server) -> None:
+    if server.http == server.grpc and server.http.port:
+        field, other = ("grpc", "http") if fields.has("grpc") else ("http", "grpc")
+        fields.report(field, f"is also the address of server.{other}: write another port than {server.http.port}")
+    elif server.resp is not None and server.resp.port and server.resp in (server.http, server.grpc):
+        other = "http" if server.resp == server.http else "grpc"
+        fields.report("resp", f"is also the address of server.{other}: write another port than {server.resp.port}")
 
 
 def _address(fields: Fields, name: str, default: Address) -> Address:

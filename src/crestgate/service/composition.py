@@ -41,6 +41,7 @@ from crestgate.service.observability.webhook import Webhook
 from crestgate.service.observability.worker_metrics import WorkerMetrics
 from crestgate.service.observability.worker_snapshots import WorkerSnapshots
 from crestgate.service.preflight import ADMIN_KEY
+from crestgate.service.resp.turn import RespService
 
 __all__ = ["Service", "open_service"]
 
@@ -51,7 +52,7 @@ _log = logging.getLogger("crestgate")
 
 
 class Service:
-    """One worker: its ASGI application, its gRPC methods, and its background work."""
+    """One worker: its ASGI application, its gRPC methods, its RESP commands, and its background work."""
 
     def __init__(
         self,
@@ -63,11 +64,14 @@ class Service:
         node: Limiter,
         webhook: Webhook | None,
         certificates: Certificates | None = None,
+        resp: RespService | None = None,
     ) -> None:
         self.dependencies = dependencies
         self.app = app
         self.rpc = rpc
         """gRPC methods by path."""
+        self.resp = resp
+        """RESP commands; None where it is off."""
         self.health = health
         self.certificates = certificates
         """None without TLS."""
@@ -212,9 +216,12 @@ async def open_service(
         dependencies, guard, checks, envoy, create_admin_app(dependencies), pages, check_scope, log, ADMIN_PATHS
     )
     rpc = build_methods(dependencies, guard, checks, envoy, health, log)
+    resp = None
+    if settings.server.resp is not None:
+        resp = RespService(checks, guard, required_check_scope(settings.server, settings.server.resp), log)
     if webhook is not None:
         webhook.start()
-    return Service(dependencies, app, rpc, publisher, health, callers, webhook, certificates)
+    return Service(dependencies, app, rpc, publisher, health, callers, webhook, certificates, resp)
 
 
 def _descriptors(settings: Settings) -> Descriptors | None:

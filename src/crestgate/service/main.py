@@ -26,7 +26,8 @@ def serve(settings: Settings, environ: Mapping[str, str], print_line: Callable[[
     workers = settings.server.workers
     with closing(listen(settings.server)) as listening:
         checked = run_preflight(settings, environ)
-        for line in checked.lines(address_of(listening.http), address_of(listening.grpc), settings.server):
+        resp = None if listening.resp is None else address_of(listening.resp)
+        for line in checked.lines(address_of(listening.http), address_of(listening.grpc), settings.server, resp):
             print_line(line)
         with node_folder(workers) as node:
             if workers == 1:

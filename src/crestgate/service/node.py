@@ -1,7 +1,8 @@
 """What the workers of one machine share besides the store: listening sockets, a temporary directory, notifications.
 
-Sockets     One for HTTP and one for gRPC; all workers accept from both. They are opened before anything else: a first
-            API key that was created and never printed, because an address is in use, would be lost.
+Sockets     One for each of HTTP, gRPC and, where it is on, RESP; all workers accept from all. They are opened before
+            anything else: a first API key that was created and never printed, because an address is in use, would be
+            lost.
 Directory   Created at the start, removed at the end. It holds the counters of admin calls and of checks per node,
             which must work while the store is down, and the metrics of each worker.
 Notifier    Each worker polls the rule database every second. Databases that do not push changes (SQLite, MySQL) would
@@ -17,7 +18,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote
@@ -30,8 +31,8 @@ __all__ = ["ListenSockets", "NodeDirectory", "WorkerNotifier", "address_of", "li
 
 BACKLOG = 2048
 RECEIVE_BUFFER = 64 * 1024
-"""Bytes that the kernel buffers per HTTP connection, and so about the size of one read. The default is megabytes, with
-which hundreds of connections that send large bodies would starve all others."""
+"""Bytes that the kernel buffers per HTTP or RESP connection, and so about the size of one read. The default is
+megabytes, with which hundreds of connections that send a lot would starve all others."""
 MAX_KEYS = 20_000
 """Counters of callers, by API key and by address. Addresses are bounded whoever calls."""
 SOCKET_SUFFIX = ".notify"
@@ -42,21 +43,25 @@ class ListenSockets(NamedTuple):
 
     http: socket.socket
     grpc: socket.socket
+    resp: socket.socket | None = None
 
     def close(self) -> None:
         for one in self:
-            one.close()
+            if one is not None:
+                one.close()
 
 
 def listen(server: ServerSettings) -> ListenSockets:
-    """Open both sockets; ConfigError says which address is unavailable, and why."""
-    http = _listen(server.http, "http")
-    http.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)  # accepted connections inherit it
-    try:
-        return ListenSockets(http, _listen(server.grpc, "grpc"))
-    except BaseException:
-        http.close()
-        raise
+    """Open all sockets; ConfigError says which address is unavailable, and why."""
+    with ExitStack() as opened:
+        http = opened.enter_context(_listen(server.http, "http"))
+        grpc = opened.enter_context(_listen(server.grpc, "grpc"))
+        resp = None if server.resp is None else opened.enter_context(_listen(server.resp, "resp"))
+        for one in (http, resp):
+            if one is not None:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)  # accepted connections inherit it
+        opened.pop_all()
+        return ListenSockets(http, grpc, resp)
 
 
 def address_of(listening: socket.socket) -> Address:

@@ -63,17 +63,23 @@ class PreflightReport:
     first_key_given: bool
     admins: int
     """API keys with scope write, besides that one."""
+    resp_needs_key: bool | None = None
+    """None without a RESP listener."""
 
-    def lines(self, http: Address, grpc: Address, server: ServerSettings) -> Iterator[str]:
+    def lines(
+        self, http: Address, grpc: Address, server: ServerSettings, resp: Address | None = None
+    ) -> Iterator[str]:
         """The lines to print. The addresses are those of the open sockets."""
         url = f"{'http' if server.tls is None else 'https'}://{http}"
         yield f"Crestgate listens on {url} with {server.workers} worker{'s' if server.workers > 1 else ''}."
         yield f"  gRPC       {grpc}{_tls_note(server.tls)}"
+        if resp is not None:
+            yield f"  RESP       {resp}{' with TLS' if server.tls is not None else ''}"
         yield f"  counters   {self.counters}"
         yield f"  rules      {self.rules} ({self.rule_count} now)"
         if self.descriptors is not None:
             yield f"  envoy      {self.descriptors}"
-        yield f"  checks     {_checks_note(self.http_needs_key, self.grpc_needs_key)}"
+        yield f"  checks     {_checks_note(self.http_needs_key, self.grpc_needs_key, self.resp_needs_key)}"
         if self.new_token is not None:
             yield f"  admin key  {self.new_token}"
             yield "             created now, and not shown again: keep it. `crestgate keys` creates others."
@@ -127,6 +133,7 @@ def run_preflight(settings: Settings, environ: Mapping[str, str]) -> PreflightRe
             counters = limiter.title + ("" if settings.store_is_set else default_store_note())
         with closing(open_history(settings.rules_store)):
             pass
+        resp = settings.server.resp
         token = None
         if not admins:
             _, token = create_key(repository, Actor("crestgate"), FIRST_KEY_NAME, "write")
@@ -140,6 +147,7 @@ def run_preflight(settings: Settings, environ: Mapping[str, str]) -> PreflightRe
             token,
             given is not None,
             admins,
+            None if resp is None else required_check_scope(settings.server, resp) is not None,
         )
 
 
@@ -149,8 +157,12 @@ def _admin_key(environ: Mapping[str, str]) -> str | None:
 
 def refuse_beyond_loopback(server: ServerSettings) -> None:
     """ConfigError if other machines could reach a service that has no API keys."""
-    addresses = {"server.http": server.http, "server.grpc": server.grpc}
-    beyond = [f"{name}: {address}" for name, address in addresses.items() if not is_loopback(address.host)]
+    addresses = {"server.http": server.http, "server.grpc": server.grpc, "server.resp": server.resp}
+    beyond = [
+        f"{name}: {address}"
+        for name, address in addresses.items()
+        if address is not None and not is_loopback(address.host)
+    ]
     if beyond:
         raise ConfigError(
             f"{' and '.join(beyond)} {'are' if len(beyond) > 1 else 'is'} reached from other machines, and there is no "
@@ -165,11 +177,14 @@ def _tls_note(tls: Tls | None) -> str:
     return " with TLS" if tls.grpc_client_ca is None else " with TLS, client certificate required"
 
 
-def _checks_note(http: bool, grpc: bool) -> str:
+def _checks_note(http: bool, grpc: bool, resp: bool | None) -> str:
     """Which protocols need an API key for checks."""
-    if http == grpc:
-        return "need a key" if http else "are open: no key is needed"
-    return "need a key over HTTP, and none over gRPC" if http else "need a key over gRPC, and none over HTTP"
+    needs = {"HTTP": http, "gRPC": grpc} | ({} if resp is None else {"RESP": resp})
+    with_key = [name for name, needs_key in needs.items() if needs_key]
+    without = [name for name, needs_key in needs.items() if not needs_key]
+    if not with_key or not without:
+        return "need a key" if with_key else "are open: no key is needed"
+    return f"need a key over {' and '.join(with_key)}, and none over {' and '.join(without)}"
 
 
 @contextmanager

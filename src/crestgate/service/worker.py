@@ -1,4 +1,5 @@
-"""One worker process: uvicorn for HTTP and the gRPC listener on one event loop, from startup to graceful shutdown."""
+"""One worker process: uvicorn for HTTP, and the gRPC and RESP listeners, on one event loop, from startup to graceful
+shutdown."""
 
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ from crestgate.service.http.protocol import ConnectionTimeouts, HttpConnection
 from crestgate.service.node import ListenSockets, NodeDirectory
 from crestgate.service.observability.log_redaction import settings_secrets
 from crestgate.service.observability.logs import configure
+from crestgate.service.resp.listener import RespListener
 
 __all__ = ["BLOCKED_SIGNALS", "UvicornServer", "run_worker"]
 
@@ -44,7 +46,7 @@ STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SI
 
 
 class UvicornServer(uvicorn.Server):
-    """uvicorn's server, which exits with code 0 on SIGTERM and SIGINT, and closes the gRPC listener with itself."""
+    """uvicorn's server, which exits with code 0 on SIGTERM and SIGINT, and closes the other listeners with itself."""
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class UvicornServer(uvicorn.Server):
         on_stopping: Callable[[], None],
         budget: ConnectionBudget | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
+        resp: RespListener | None = None,
     ) -> None:
         """`shutdown_timeout` is the time for open requests, in seconds; `on_stopping` is called at the first signal;
         `budget` bounds the connections of all listeners together; `tls` returns the context of the next connection."""
@@ -62,6 +65,7 @@ class UvicornServer(uvicorn.Server):
         self.servers: list[asyncio.Server | TlsListener] = []  # type: ignore[assignment]  # uvicorn only closes them
         self._admission = ConnectionAdmission(budget)
         self._rpc = rpc
+        self._resp = resp
         self._shutdown_timeout = shutdown_timeout
         self._on_stopping = on_stopping
 
@@ -87,7 +91,7 @@ class UvicornServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """Complete open requests; those that take too long get 503, where uvicorn would cancel them."""
         timeout = asyncio.create_task(self._time_out())
-        calls = asyncio.create_task(self._rpc.close(self._shutdown_timeout))
+        calls = asyncio.create_task(self._close_listeners())
         try:
             await super().shutdown(sockets)
             while not calls.done() and not self.force_exit:
@@ -100,6 +104,12 @@ class UvicornServer(uvicorn.Server):
             self._refuse_open_requests()
             if self.force_exit:
                 logging.getLogger("uvicorn.error").disabled = True  # the rest is aborted on purpose
+
+    async def _close_listeners(self) -> None:
+        closing = [self._rpc.close(self._shutdown_timeout)]
+        if self._resp is not None:
+            closing.append(self._resp.close(self._shutdown_timeout))
+        await asyncio.gather(*closing)
 
     async def _time_out(self) -> None:
         await asyncio.sleep(self._shutdown_timeout)
@@ -129,7 +139,7 @@ def run_worker(
     listening: ListenSockets,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve both sockets until a signal, then shut down gracefully. `ready` is called when it serves."""
+    """Serve all sockets until a signal, then shut down gracefully. `ready` is called when it serves."""
     configure(settings.logs, worker=number, secrets=settings_secrets(settings, os.environ))
     _stop_with_parent()
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
@@ -153,6 +163,8 @@ async def _serve(
     budget = ConnectionBudget(max_connections())
     certificates = service.certificates
     rpc = GrpcListener(service.rpc, None if certificates is None else certificates.grpc_context, budget)
+    http_context = None if certificates is None else certificates.http_context
+    resp = None if service.resp is None else RespListener(service.resp, http_context, budget)
     gc.collect()
     if hasattr(gc, "freeze"):  # PyPy has none
         gc.freeze()  # collections need not visit what was loaded at startup
@@ -163,9 +175,8 @@ async def _serve(
     def reload(_: int, __: FrameType | None) -> None:
         service.reload()
 
-    http_context = None if certificates is None else certificates.http_context
     config = _config(settings, service)
-    server = UvicornServer(config, rpc, settings.server.shutdown_seconds, on_stopping, budget, http_context)
+    server = UvicornServer(config, rpc, settings.server.shutdown_seconds, on_stopping, budget, http_context, resp)
 
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, reload)
@@ -173,10 +184,14 @@ async def _serve(
     housekeeping = asyncio.create_task(service.run_background())
     try:
         await rpc.start(listening.grpc)
+        if resp is not None and listening.resp is not None:
+            resp.listen(listening.resp)
         ready()
         await server.serve(sockets=[listening.http])
     finally:
         await rpc.close(0)
+        if resp is not None:
+            await resp.close(0)
         for task in (timeouts, housekeeping):
             task.cancel()
         await asyncio.gather(timeouts, housekeeping, return_exceptions=True)

@@ -56,10 +56,11 @@ def test_first_socket_is_closed_if_the_second_address_is_in_use() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_port_zero_is_resolved(host: str) -> None:
-    with closing(listen(ServerSettings(http=Address(host, 0), grpc=Address(host, 0)))) as listening:
-        http, grpc = address_of(listening.http), address_of(listening.grpc)
-        assert (http.host, grpc.host) == (host, host)
-        assert 0 not in (http.port, grpc.port)
-        assert http != grpc
-        for one in listening:
+    any_port = Address(host, 0)
+    with closing(listen(ServerSettings(http=any_port, grpc=any_port, resp=any_port))) as listening:
+        assert listening.resp is not None
+        addresses = [address_of(one) for one in (listening.http, listening.grpc, listening.resp)]
+        assert [address.host for address in addresses] == [host] * 3
+        assert len({address.port for address in addresses} - {0}) == 3
+        for one in (listening.http, listening.grpc, listening.resp):
             socket.create_connection(one.getsockname()[:2]).close()

@@ -32,7 +32,7 @@ from crestgate.service.checks.schemas import CheckBody, CounterBody
 from crestgate.service.checks.tokens import TokenClaims, Tokens, is_expired
 from crestgate.stores.port import Member, Op
 
-__all__ = ["INLINE", "SettlementAuthorization", "op_of", "prepare_counters"]
+__all__ = ["INLINE", "SettlementAuthorization", "check_duration", "inline_algorithm", "op_of", "prepare_counters"]
 
 INLINE: Final = "inline"
 MAX_LOG_ENTRIES: Final = 32_768
@@ -168,12 +168,7 @@ def _members(limiter: AsyncLimiter, op: Op, counter: CounterBody, proof: Settlem
         if counter.amount:
             raise InvalidRequestError("amount", AMOUNT)
         written_out = _algorithm(counter, True)
-        if written_out.recovery_us > MAX_LASTS_US and not proof.may_write:
-            raise InvalidRequestError(
-                "limit",
-                f"has counters that last {written_out.recovery_us // 86_400_000_000:,} days, and {MAX_DAYS} is the "
-                "most without the scope write: write a shorter period or a smaller burst",
-            )
+        check_duration(written_out, proof.may_write)
         return [Member(key, written_out, cost, counter.binds)]
     claimed = None if counter.token is None else proof.tokens.read(counter.token)
     algorithm = _algorithm(counter, claimed is None or claimed.inline)
@@ -187,6 +182,23 @@ def _members(limiter: AsyncLimiter, op: Op, counter: CounterBody, proof: Settlem
     if not 0 <= counter.amount <= cost or (counter.amount and op is Op.CHARGE):
         raise InvalidRequestError("amount", AMOUNT)
     return [Member(key, algorithm, cost, counter.binds, tick, counter.amount)]
+
+
+def inline_algorithm(limit: Limit, name: str) -> Algorithm:
+    """A limit that a caller defines, under a name that begins with INLINE_PREFIX."""
+    algorithm = build(limit, name, INLINE)
+    algorithm.inline = True
+    return algorithm
+
+
+def check_duration(algorithm: Algorithm, may_write: bool) -> None:
+    """InvalidRequestError for an inline limit whose counters last longer than its caller may have them."""
+    if algorithm.recovery_us > MAX_LASTS_US and not may_write:
+        raise InvalidRequestError(
+            "limit",
+            f"has counters that last {algorithm.recovery_us // 86_400_000_000:,} days, and {MAX_DAYS} is the most "
+            "without the scope write: write a shorter period or a smaller burst",
+        )
 
 
 def _plan(limiter: AsyncLimiter, counter: CounterBody) -> tuple[Algorithm, ...]:

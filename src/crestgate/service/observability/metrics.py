@@ -69,7 +69,7 @@ METRICS: Final = (
         labels=("state",),
         initial=(("normal",), ("warning",), ("throttled",)),
     ),
-    MetricSpec("requests", "Requests over HTTP and gRPC, by plane and status.", labels=("plane", "status")),
+    MetricSpec("requests", "Requests over HTTP, gRPC and RESP, by plane and status.", labels=("plane", "status")),
     MetricSpec("cache_hits", "Cache hits.", labels=("cache",), initial=(("idempotency",), ("rules",))),
     MetricSpec("cache_misses", "Cache misses.", labels=("cache",), initial=(("idempotency",), ("rules",))),
     MetricSpec(

@@ -159,14 +159,14 @@ class WorkerMetrics:
         """A check was allowed because its store did not respond."""
         self.count("fail_open")
 
-    def count_request(self, plane: str, status: int) -> None:
-        """A request of the plane "data", "control" or "grpc" was answered."""
+    def count_request(self, plane: str, status: int, requests: int = 1) -> None:
+        """A request of the plane "data", "control", "grpc" or "resp" was answered, or several."""
         count = self._requests.get((plane, status))
         if count is None:
             if len(self._requests) >= MAX_SERIES:
                 return
             count = 0
-        self._requests[plane, status] = count + 1
+        self._requests[plane, status] = count + requests
 
     def count_cache_lookup(self, cache: str, hit: bool) -> None:
         self.count("cache_hits" if hit else "cache_misses", (cache,))
