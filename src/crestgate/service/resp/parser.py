@@ -64,7 +64,7 @@ class Parser:
         """Whether there may be a complete command that `read` has not returned."""
         self._data = b""
         self._start = 0
-        self._needed = 0
+        self.needed = 0
         """Bytes that an incomplete command needs at least before it is complete."""
         self._end = 0
         """Where the command ends that was read last."""
@@ -87,7 +87,7 @@ class Parser:
         """Drop all input."""
         self._data = b""
         self._start = 0
-        self._needed = 0
+        self.needed = 0
         self.has_more = False
 
     def read(self, limit: int) -> list[list[bytes]]:
@@ -96,9 +96,9 @@ class Parser:
         self.has_more = False
         data = self._data
         start = self._start
-        if self.error is not None or len(data) - start < self._needed:
+        if self.error is not None or len(data) - start < self.needed:
             return commands
-        self._needed = 0
+        self.needed = 0
         start = self._read_window(commands, limit)
         work = len(commands)
         while start < len(data):
@@ -155,13 +155,13 @@ class Parser:
         arguments: list[bytes] = []
         for _ in range(count):
             if position >= len(data):
-                self._needed = position + 1 - start
+                self.needed = position + 1 - start
                 return None
             if data[position] != DOLLAR:
                 return self._fail(f"Protocol error: expected '$', got {chr(data[position])!a}")
             size = self._read_length(position, "bulk")
             if size is None:
-                self._needed += position - start if self._needed else 0
+                self.needed += position - start if self.needed else 0
                 return None
             if size < 0:
                 return self._fail("Protocol error: invalid bulk length")
@@ -172,7 +172,7 @@ class Parser:
             if position - start > MAX_COMMAND_BYTES:
                 return self._fail(f"Protocol error: a command of more than {MAX_COMMAND_BYTES} bytes")
             if position > len(data):
-                self._needed = position - start
+                self.needed = position - start
                 return None
             if data[position - 2 : position] != LINE_END:
                 return self._fail("Protocol error: an argument is not followed by a line end")
@@ -186,7 +186,7 @@ class Parser:
         data = self._data
         end = data.find(LINE_END, start, start + MAX_HEADER_BYTES)
         if end < 0 and len(data) - start < MAX_HEADER_BYTES:
-            self._needed = len(data) - start + 1
+            self.needed = len(data) - start + 1
             return None
         number = data[start + 1 : end]
         if end < 0 or _NUMBER.fullmatch(number) is None:

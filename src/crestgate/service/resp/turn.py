@@ -116,7 +116,7 @@ class Turn:
                 return MORE if self._decide() else WAITS
             command = commands[self._index]
             name = NAMES.get(command[0]) or NAMES.get(command[0].upper(), "")
-            if name == THROTTLE or name == CHECK or name == PEEK:
+            if name in (THROTTLE, CHECK, PEEK):
                 self._prepare(name, command)
             elif name in STATELESS or not name:
                 self._answer(name, command)
