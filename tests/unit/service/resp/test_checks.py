@@ -15,7 +15,10 @@ from flaky_store import Flaky
 from unit.service.resp.clients import Client, service_of
 from unit.service.worker import ADMIN, PEER, Worker
 
-RECORDS = {("plan", "gold"): {"limits": ["3/minute", "100/day"]}, ("plan", "daily"): {"limits": "5/day"}}
+RECORDS: dict[tuple[str, str], dict[str, Any]] = {
+    ("plan", "gold"): {"limits": ["3/minute", "100/day"]},
+    ("plan", "daily"): {"limits": "5/day"},
+}
 Start = Callable[..., Client]
 
 
