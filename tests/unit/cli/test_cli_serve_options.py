@@ -35,6 +35,12 @@ def test_port_alone_is_on_loopback(options: str, http: str, grpc: str, run: Run,
     assert [str(settings[0].server.http), str(settings[0].server.grpc)] == [http, grpc]
 
 
+def test_resp_is_off_unless_told(run: Run, settings: list[Settings]) -> None:
+    assert run("serve").code == 0
+    assert run("serve", "--resp", "6380").code == 0
+    assert [str(one.server.resp) for one in settings] == ["None", "127.0.0.1:6380"]
+
+
 def test_option_overrides_the_environment(run: Run, settings: list[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRESTGATE_SERVER__HTTP", "127.0.0.1:9999")
     assert run("serve", "--http", "7000").code == 0
@@ -59,6 +65,7 @@ def test_option_overrides_the_environment(run: Run, settings: list[Settings], mo
             "70000",
             "--grpc: has the port 70000: write one from 1 to 65535, or 0 for any free port\n",
         ),
+        ("--resp", "8081", "--resp: is also the address of server.grpc: write another port than 8081\n"),
         ("--http", "8081", "--http: is also the address of server.grpc: write another port than 8081\n"),
     ],
 )

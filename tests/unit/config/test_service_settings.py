@@ -26,6 +26,7 @@ EVERYTHING = """\
 server:
   http: 0.0.0.0:80
   grpc: "[::1]:0"
+  resp: 127.0.0.1:6380
   workers: 4
   trusted_proxies: [10.0.0.0/8, "::ffff:192.0.2.0/120", unix, 2001:DB8::1]
   checks: Key
@@ -67,6 +68,7 @@ def test_service_defaults() -> None:
     assert settings.server == ServerSettings(
         http=Address("127.0.0.1", 8080),
         grpc=Address("127.0.0.1", 8081),
+        resp=None,
         workers=1,
         tls=None,
         trusted_proxies=(),
@@ -95,6 +97,7 @@ def test_everything(tmp_path: Path) -> None:
     assert settings.server == ServerSettings(
         http=Address("0.0.0.0", 80),
         grpc=Address("::1", 0),
+        resp=Address("127.0.0.1", 6380),
         workers=4,
         trusted_proxies=("10.0.0.0/8", "192.0.2.0/24", "unix", "2001:db8::1/128"),
         checks="key",
@@ -141,6 +144,7 @@ def test_trusted_proxies(written: str) -> None:
 ENVIRONMENT = {
     "CRESTGATE_SERVER__HTTP": "0.0.0.0:80",
     "CRESTGATE_SERVER__GRPC": "[::1]:0",
+    "CRESTGATE_SERVER__RESP": "127.0.0.1:6380",
     "CRESTGATE_SERVER__WORKERS": "4",
     "CRESTGATE_SERVER__TRUSTED_PROXIES": '[10.0.0.0/8, "::ffff:192.0.2.0/120", unix, "2001:DB8::1"]',
     "CRESTGATE_SERVER__CHECKS": "Key",

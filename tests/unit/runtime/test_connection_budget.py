@@ -42,6 +42,15 @@ def test_one_listener_cannot_use_all_connections() -> None:
     assert (budget.connections("grpc"), budget.connections("http")) == (5, 3)
 
 
+def test_third_listener_shares_the_same_budget() -> None:
+    budget = ConnectionBudget(max_connections=8, max_bytes=100)
+    assert sum([budget.admit("resp") for _ in range(20)]) == 6
+    assert [budget.admit("http"), budget.admit("grpc"), budget.admit("grpc")] == [True, True, False]
+    assert budget.hold("resp", 75)
+    assert not budget.hold("resp", 1)
+    assert budget.hold("grpc", 25)
+
+
 def test_bytes_are_bounded_together() -> None:
     budget = ConnectionBudget(max_connections=8, max_bytes=100)
     assert budget.hold("http", 60)

@@ -26,7 +26,7 @@ def restore_sighup() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize("name", ["http", "grpc"])
+@pytest.mark.parametrize("name", ["http", "grpc", "resp"])
 def test_no_key_is_created_for_a_service_that_cannot_listen(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,14 @@ def test_both_addresses_are_printed() -> None:
     ]
 
 
+def test_resp_is_printed_where_it_is_on() -> None:
+    resp = Address("127.0.0.1", 6380)
+    lines = list(REPORT.lines(HTTP, GRPC, ServerSettings(resp=resp), resp))
+    assert lines[1:4] == ["  gRPC       [::1]:8081", "  RESP       127.0.0.1:6380", "  counters   here"]
+    lines = list(REPORT.lines(HTTP, GRPC, ServerSettings(resp=resp, tls=PAIR), resp))
+    assert lines[2] == "  RESP       127.0.0.1:6380 with TLS"
+
+
 def test_descriptor_limits_are_printed() -> None:
     report = replace(REPORT, descriptors="envoy.d: 2 limits in mail, 1 limit in shop")
     assert "  envoy      envoy.d: 2 limits in mail, 1 limit in shop" in printed(ServerSettings(), report)
@@ -67,6 +75,18 @@ def test_check_scope_is_printed_for_both(http: bool, grpc: bool, text: str) -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("http", "resp", "text"),
+    [
+        (False, False, OPEN),
+        (True, False, "need a key over HTTP, and none over gRPC and RESP"),
+        (False, True, "need a key over RESP, and none over HTTP and gRPC"),
+    ],
+)
+def test_check_scope_of_resp_is_printed(http: bool, resp: bool, text: str) -> None:
+    assert f"  checks     {text}" in printed(ServerSettings(), replace(REPORT, http_needs_key=http, resp_needs_key=resp))
+
+
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.chdir(tmp_path)
@@ -81,13 +101,11 @@ EVERYWHERE = Address("0.0.0.0", 9000)
     [
         (ServerSettings(http=EVERYWHERE), "server.http: 0.0.0.0:9000 is"),
         (ServerSettings(grpc=EVERYWHERE), "server.grpc: 0.0.0.0:9000 is"),
-        (
-            ServerSettings(http=EVERYWHERE, grpc=Address("::", 9001)),
-            "server.http: 0.0.0.0:9000 and server.grpc: [::]:9001 are",
-        ),
+        (ServerSettings(resp=EVERYWHERE), "server.resp: 0.0.0.0:9000 is"),
+        (ServerSettings(http=EVERYWHERE, grpc=Address("::", 9001)), "server.http: 0.0.0.0:9000 and server.grpc: [::]:9001 are"),
     ],
 )
-def test_other_machines_need_a_key_on_either_address(server: ServerSettings, where: str, settings: Settings) -> None:
+def test_other_machines_need_a_key_on_any_address(server: ServerSettings, where: str, settings: Settings) -> None:
     settings = replace(settings, server=server)
     with pytest.raises(ConfigError) as raised:
         run_preflight(settings, {})
@@ -95,6 +113,7 @@ def test_other_machines_need_a_key_on_either_address(server: ServerSettings, whe
     found = run_preflight(settings, {"CRESTGATE_ADMIN_KEY": "the-operators-own-key"})
     beyond = [one.host != "127.0.0.1" for one in (server.http, server.grpc)]
     assert [found.http_needs_key, found.grpc_needs_key] == beyond
+    assert found.resp_needs_key is (None if server.resp is None else True)
     insecure = run_preflight(replace(settings, server=replace(server, insecure=True)), {})
     assert insecure.new_token
     assert (insecure.http_needs_key, insecure.grpc_needs_key) == (False, False)
