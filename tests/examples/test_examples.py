@@ -290,7 +290,13 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def test_every_example_is_run_here() -> None:
-    elsewhere = {"demo.py", "grpc_client.py", "service_client.py", "service_store.py"}  # below, and beside this file
+    elsewhere = {
+        "demo.py",
+        "grpc_client.py",
+        "resp_client.py",
+        "service_client.py",
+        "service_store.py",
+    }  # below, and beside this file
     assert {path.name for path in EXAMPLES} == {*PRINTED, *elsewhere}
 
 

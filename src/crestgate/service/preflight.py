@@ -66,9 +66,7 @@ class PreflightReport:
     resp_needs_key: bool | None = None
     """None without a RESP listener."""
 
-    def lines(
-        self, http: Address, grpc: Address, server: ServerSettings, resp: Address | None = None
-    ) -> Iterator[str]:
+    def lines(self, http: Address, grpc: Address, server: ServerSettings, resp: Address | None = None) -> Iterator[str]:
         """The lines to print. The addresses are those of the open sockets."""
         url = f"{'http' if server.tls is None else 'https'}://{http}"
         yield f"Crestgate listens on {url} with {server.workers} worker{'s' if server.workers > 1 else ''}."

@@ -35,6 +35,7 @@ ANY_PORTS = {"CRESTGATE_SERVER__HTTP": "127.0.0.1:0", "CRESTGATE_SERVER__GRPC": 
 
 _LISTENS = re.compile(r"^Crestgate listens on (https?)://(.+):(\d+) with", re.MULTILINE)
 _RPC = re.compile(r"^  gRPC       (\S+)", re.MULTILINE)
+_RESP = re.compile(r"^  RESP       (\S+)", re.MULTILINE)
 _KEY = re.compile(r"^  admin key  (cg_\S+)$", re.MULTILINE)
 
 
@@ -171,6 +172,9 @@ class Service:
         assert rpc is not None, self.output
         self.rpc = rpc[1]
         """The gRPC address for clients: host:port."""
+        resp = _RESP.search(self.output)
+        self.resp = "" if resp is None else resp[1]
+        """The same for Redis clients; empty where there is none."""
 
     def _check_running(self, deadline: float, failure: str) -> None:
         if self.process.poll() is not None:

@@ -84,7 +84,9 @@ def test_check_scope_is_printed_for_both(http: bool, grpc: bool, text: str) -> N
     ],
 )
 def test_check_scope_of_resp_is_printed(http: bool, resp: bool, text: str) -> None:
-    assert f"  checks     {text}" in printed(ServerSettings(), replace(REPORT, http_needs_key=http, resp_needs_key=resp))
+    assert f"  checks     {text}" in printed(
+        ServerSettings(), replace(REPORT, http_needs_key=http, resp_needs_key=resp)
+    )
 
 
 @pytest.fixture
@@ -102,7 +104,10 @@ EVERYWHERE = Address("0.0.0.0", 9000)
         (ServerSettings(http=EVERYWHERE), "server.http: 0.0.0.0:9000 is"),
         (ServerSettings(grpc=EVERYWHERE), "server.grpc: 0.0.0.0:9000 is"),
         (ServerSettings(resp=EVERYWHERE), "server.resp: 0.0.0.0:9000 is"),
-        (ServerSettings(http=EVERYWHERE, grpc=Address("::", 9001)), "server.http: 0.0.0.0:9000 and server.grpc: [::]:9001 are"),
+        (
+            ServerSettings(http=EVERYWHERE, grpc=Address("::", 9001)),
+            "server.http: 0.0.0.0:9000 and server.grpc: [::]:9001 are",
+        ),
     ],
 )
 def test_other_machines_need_a_key_on_any_address(server: ServerSettings, where: str, settings: Settings) -> None:
