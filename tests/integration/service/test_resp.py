@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 import redis
-import redis.asyncio
 
 from integration.service.service_process import GENEROUS, TIMEOUT, Service
-from servers.signing import Authority
+from servers.signing import Signer
 
 Serve = Callable[..., Service]
 RESP = {"CRESTGATE_SERVER__RESP": "127.0.0.1:0"}
@@ -110,23 +109,21 @@ def test_metrics(service: Service) -> None:
 
 
 def test_keys_where_checks_need_one(tmp_path: Path) -> None:
-    with Service(tmp_path, environment={**RESP, "CRESTGATE_SERVER__CHECKS": "key"}) as service:
+    with Service(tmp_path, environment={**GENEROUS, **RESP, "CRESTGATE_SERVER__CHECKS": "key"}) as service:
         with connect(service, protocol=2) as client, pytest.raises(redis.AuthenticationError):
             client.execute_command("CL.THROTTLE", "k", 1, 1, 1)
         for protocol in (2, 3):
             with connect(service, protocol=protocol, password=service.key) as client:
                 assert client.execute_command("CL.THROTTLE", f"k{protocol}", 1, 1, 1)[0] == 0
-            with (
-                connect(service, protocol=protocol, password="cg_wrong") as client,
-                pytest.raises(redis.AuthenticationError),
-            ):
+            wrong = connect(service, protocol=protocol, password="cg_wrong")
+            with wrong as client, pytest.raises(redis.AuthenticationError):
                 client.ping()
 
 
 def test_tls_and_several_workers(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    pair = authority.issue("127.0.0.1")
-    config = f"server:\n  workers: 2\n  tls: {{certificate: {pair.certificate}, key: {pair.key}}}\n"
+    authority = Signer(tmp_path, "authority")
+    certificate, key = authority.sign("server", "subjectAltName=IP:127.0.0.1")
+    config = f"server:\n  workers: 2\n  tls: {{certificate: {certificate}, key: {key}}}\n"
     with Service(tmp_path, config, environment=RESP) as service:
         assert "with TLS" in service.output.split("RESP")[1].splitlines()[0]
         replies: list[int] = []
