@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from crestgate.service.checks.forms import MAX_COUNTERS
 from crestgate.service.resp import listener
-from crestgate.service.resp.commands import USAGES
+from crestgate.service.resp.commands import MAX_LIMITS, USAGES
 from crestgate.service.resp.connection import MAX_UNSENT
 from crestgate.service.resp.encoder import DECISION_FIELDS
 from crestgate.service.resp.parser import MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_COMMAND_BYTES, MAX_LINE_BYTES
@@ -77,7 +76,7 @@ def test_bounds_are_those_of_the_listener() -> None:
         "an argument": f"{MAX_ARGUMENT_BYTES // 1024} KiB",
         "a command": f"{MAX_COMMAND_BYTES // 1024} KiB",
         "a line, as typed": f"{MAX_LINE_BYTES // 1024} KiB",
-        "limits of a command": f"{MAX_COUNTERS}, else an error",
+        "limits of a command": f"{MAX_LIMITS}, else an error",
         "commands of a connection in one iteration of the event loop": f"{MAX_TURN_COMMANDS}",
         "unread replies before no further command is handled": f"{MAX_UNSENT // 1024} KiB",
         "from the first byte of a command to its last": f"{listener.COMMAND_TIMEOUT:.0f} seconds",

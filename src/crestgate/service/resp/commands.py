@@ -26,7 +26,7 @@ from crestgate.core.limit import Limit
 from crestgate.core.plans import INLINE_PREFIX
 from crestgate.errors import ConfigError, InvalidRequestError, field_of
 from crestgate.limiter.pending_check import PendingCheck
-from crestgate.service.checks.forms import MAX_COUNTERS, prepare_check
+from crestgate.service.checks.forms import prepare_check
 from crestgate.service.checks.inline_counters import (
     SettlementAuthorization,
     check_duration,
@@ -38,11 +38,13 @@ from crestgate.service.checks.service import CheckService
 from crestgate.service.checks.tokens import Tokens
 from crestgate.stores.port import Member, Op
 
-__all__ = ["USAGES", "CheckCommands"]
+__all__ = ["MAX_LIMITS", "USAGES", "CheckCommands"]
 
 THROTTLE_COUNTER: Final = f"{INLINE_PREFIX}cl.throttle"
 """The name of the counters of CL.THROTTLE. Over HTTP they are inline counters of the name `cl.throttle`."""
 MAX_CACHED: Final = 4096
+MAX_LIMITS: Final = 20
+"""Of one command: all are decided in one step, and everybody else waits for it."""
 MAX_TEXT: Final = 256
 """Characters of the limits in one argument that are remembered."""
 MAX_SHOWN: Final = 40
@@ -110,8 +112,8 @@ class CheckCommands:
         counters: list[CounterBody] = []
         for index in range(2, end):
             self._add_counters(counters, key, text_of("limit", command[index]), cost)
-        if len(counters) > MAX_COUNTERS:
-            raise InvalidRequestError("limit", f"there are {len(counters)}, and a command may have {MAX_COUNTERS}")
+        if len(counters) > MAX_LIMITS:
+            raise InvalidRequestError("limit", f"there are {len(counters)}, and a command may have {MAX_LIMITS}")
         if all(counter.limit is None for counter in counters):
             self._record_key(op, key)
         proof = SettlementAuthorization(self._tokens, "", int(time()), may_write)

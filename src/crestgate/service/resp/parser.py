@@ -91,7 +91,8 @@ class Parser:
         self.has_more = False
 
     def read(self, limit: int) -> list[list[bytes]]:
-        """The next commands that are complete, at most so many. Each is a list of its name and its arguments."""
+        """The next commands that are complete: at most so many, and no further than one that begins within the window.
+        Each is a list of its name and its arguments."""
         commands: list[list[bytes]] = []
         self.has_more = False
         data = self._data
@@ -99,10 +100,11 @@ class Parser:
         if self.error is not None or len(data) - start < self.needed:
             return commands
         self.needed = 0
+        last = start + WINDOW
         start = self._read_window(commands, limit)
         work = len(commands)
         while start < len(data):
-            if work >= limit:
+            if work >= limit or start >= last:
                 self._start = start
                 self.has_more = True
                 return commands

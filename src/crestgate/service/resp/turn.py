@@ -36,6 +36,10 @@ MAX_TURN_COMMANDS: Final = 128
 """Commands that are handled in one turn of the event loop."""
 MAX_TURN_WORK: Final = 128
 """The same in counters that are decided."""
+MAX_TURN_SECONDS: Final = 0.001
+"""The same in time, for commands that take longer than usual, or a slow machine."""
+LOOK_WORK: Final = 32
+"""Work between two looks at the clock."""
 ERROR_WORK: Final = 4
 """What a refused command counts: an error takes longer than a check."""
 CHECK_WORK: Final = 2
@@ -111,9 +115,13 @@ class Turn:
         """Answer commands as far as that can be done at once: DONE, WAITS or MORE."""
         commands = self._commands
         self.work = 0
+        look = LOOK_WORK
+        end = perf_counter() + MAX_TURN_SECONDS
         while self._index < len(commands) and not self.session.closing:
-            if self.work >= MAX_TURN_WORK:
-                return MORE if self._decide() else WAITS
+            if self.work >= look:
+                look = self.work + LOOK_WORK
+                if self.work >= MAX_TURN_WORK or perf_counter() > end:
+                    return MORE if self._decide() else WAITS
             command = commands[self._index]
             name = NAMES.get(command[0]) or NAMES.get(command[0].upper(), "")
             if name in (THROTTLE, CHECK, PEEK):

@@ -121,7 +121,7 @@ def test_peek_consumes_nothing_and_is_not_counted(client: Client) -> None:
         (("k", "5/lightyear"), "ERR limit: cannot read limit '5/lightyear': unknown unit 'lightyear'"),
         (("k", b"\xff"), "ERR limit: must be text in UTF-8, not '�'"),
         (("k" * 2000, "5/minute"), "ERR key: is 2000 bytes long and may have 1024 at most"),
-        (("k", ";".join(f"{n}/day" for n in range(1, 102))), "ERR limit: there are 101, and a command may have 100"),
+        (("k", ";".join(f"{n}/day" for n in range(1, 22))), "ERR limit: there are 21, and a command may have 20"),
     ],
 )
 def test_errors(client: Client, arguments: tuple[object, ...], error: str) -> None:

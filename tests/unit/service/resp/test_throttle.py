@@ -149,11 +149,11 @@ def test_pipeline_is_one_call_of_the_store() -> None:
     store = CountedStore()
     worker = Worker(store=store)
     replies = Client(worker).pipeline(
-        [("CL.THROTTLE", "k", 4, 5, 60), ("PING",), ("CL.THROTTLE", "k", "x", 5, 60), ("RL.PEEK", "k", "5/min")] * 10
+        [("CL.THROTTLE", "k", 4, 5, 60), ("PING",), ("CL.THROTTLE", "k", "x", 5, 60), ("RL.PEEK", "k", "5/min")] * 4
     )
     worker.close()
-    assert store.sizes == [20]
-    assert [reply[2] for reply in replies[::4]] == [4, 3, 2, 1, 0, 0, 0, 0, 0, 0]
-    assert replies[1::4] == ["PONG"] * 10
+    assert store.sizes == [8]
+    assert [reply[2] for reply in replies[::4]] == [4, 3, 2, 1]
+    assert replies[1::4] == ["PONG"] * 4
     assert {str(reply) for reply in replies[2::4]} == {"ERR max_burst: must be a whole number of 0 or more, not 'x'"}
-    assert [reply[2] for reply in replies[3::4]] == [5] * 10
+    assert [reply[2] for reply in replies[3::4]] == [5] * 4
