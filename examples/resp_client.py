@@ -8,6 +8,7 @@ checks need a key, it is the password: set CRESTGATE_KEY.
 
 import os
 import sys
+from typing import Any
 
 import redis
 
@@ -16,7 +17,8 @@ ADDRESS = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:6380"
 
 def main() -> None:
     host, _, port = ADDRESS.rpartition(":")
-    client = redis.Redis(host, int(port), password=os.environ.get("CRESTGATE_KEY"), decode_responses=True, protocol=2)
+    key = os.environ.get("CRESTGATE_KEY")
+    client: Any = redis.Redis(host, int(port), password=key, decode_responses=True, protocol=2)
 
     limited, limit, remaining, retry_after, _ = client.execute_command("CL.THROTTLE", "resp:42", 15, 30, 60)
     print(f"CL.THROTTLE: limited={limited}, {remaining} of {limit} left, retry_after={retry_after}")
