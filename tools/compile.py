@@ -24,7 +24,7 @@ from tools.system_packages import missing_for_compiling, sentence
 __all__ = ["STAMP", "compile_into", "is_fresh", "source_digest"]
 
 STAMP = ".compiled"
-SOURCES = ("src", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("src", "tools", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
 BUILT = ("__pycache__", "*.egg-info", "*.so")
 
 

@@ -115,7 +115,7 @@ def read_server(fields: Fields, name: str) -> ServerSettings:
     return server
 
 
-def _report_same_addresses(fields: Fields, server: Server) -> None:
+def _report_same_addresses(fields: Fields, server: ServerSettings) -> None:
     if server.http == server.grpc and server.http.port:
         field, other = ("grpc", "http") if fields.has("grpc") else ("http", "grpc")
         fields.report(field, f"is also the address of server.{other}: write another port than {server.http.port}")

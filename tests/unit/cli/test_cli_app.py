@@ -18,7 +18,7 @@ from unit.cli.conftest import IMPORT_PATH, Run
 
 COMMANDS = (
     *("check", "peek", "reset", "rules list", "rules get", "rules apply", "rules delete", "rules diff"),
-    *("config check", "db upgrade"),
+    *("config check", "db upgrade", "openapi"),
 )
 
 

@@ -22,10 +22,9 @@ def test_serves_on_loopback_at_the_given_ports(given: list[str], http: int, grpc
     done = subprocess.run(
         ["make", "-n", "serve", *given], cwd=ROOT, env=outside, capture_output=True, text=True, check=True
     )
-    where = f"CRESTGATE_SERVER__HTTP=127.0.0.1:{http} CRESTGATE_SERVER__GRPC=127.0.0.1:{grpc}"
-    assert done.stdout.splitlines()[-1] == f"env {where} .venv/bin/crestgate serve"
+    assert done.stdout.splitlines()[-1] == f"python3 -m tools.serve .venv-serve 127.0.0.1:{http} 127.0.0.1:{grpc}"
 
 
 def test_created_files_are_ignored_by_git() -> None:
     ignored = (ROOT / ".gitignore").read_text().split()
-    assert {".crestgate/", ".venv/", "build/", "*.egg-info/"} <= {*ignored}
+    assert {".crestgate/", ".venv/", ".venv-serve/", "build/", "*.egg-info/"} <= {*ignored}

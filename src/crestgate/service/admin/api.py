@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Depends, FastAPI
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -25,7 +25,7 @@ from crestgate.service.dependencies import Dependencies
 if TYPE_CHECKING:
     from fastapi.telemetry import TelemetryConfig
 
-__all__ = ["ADMIN_PATHS", "create_admin_app"]
+__all__ = ["ADMIN_PATHS", "create_admin_app", "openapi_document"]
 
 ROUTERS = tuple(family.router for family in (rules, plans, users, audit, stats, policies, clients))
 ADMIN_PATHS: tuple[str, ...] = tuple(
@@ -46,6 +46,21 @@ service exports its own spans, and only where that is enabled: see observability
 
 def create_admin_app(dependencies: Dependencies, now_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> FastAPI:
     """The application. Handlers that wait for a database run in threads."""
+    app = _create_routes()
+    app.state.context = AdminContext(dependencies, now_us)
+    _add_pages(app)
+    add_error_handlers(app)
+    app.add_middleware(UnhandledErrors)
+    app.add_middleware(HeadAsGet)
+    return app
+
+
+def openapi_document() -> dict[str, Any]:
+    """The OpenAPI document of a service of this version, without one: it depends on no settings."""
+    return OpenApiDocument(_create_routes()).data()
+
+
+def _create_routes() -> FastAPI:
     app = FastAPI(
         title="Crestgate",
         version=crestgate.__version__,
@@ -57,13 +72,8 @@ def create_admin_app(dependencies: Dependencies, now_us: Callable[[], int] = lam
         telemetry=NO_TELEMETRY,
         generate_unique_id_function=lambda route: route.name,  # function names are unique and readable
     )
-    app.state.context = AdminContext(dependencies, now_us)
     for router in ROUTERS:
         app.include_router(router)
-    _add_pages(app)
-    add_error_handlers(app)
-    app.add_middleware(UnhandledErrors)
-    app.add_middleware(HeadAsGet)
     return app
 
 

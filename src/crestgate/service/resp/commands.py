@@ -126,7 +126,7 @@ class CheckCommands:
     def _record_key(self, op: Op, key: str) -> None:
         """Note a key that a plan or policy is checked for, for the admin lists."""
         if op is Op.TAKE:
-            self.metrics.record_key(key, self.limiter.clock.ticks())
+            self.metrics.keys.record(key, self.limiter.clock.ticks())
 
     def _add_counters(self, counters: list[CounterBody], key: str, text: str, cost: int) -> None:
         """Add the counters of one argument: of a plan, or of limits that are written out."""

@@ -14,7 +14,7 @@ import pytest
 
 from crestgate.runtime.connection_budget import ConnectionBudget
 from crestgate.service.resp.connection import FREE_BYTES
-from crestgate.service.resp.listener import COMMAND_TIMEOUT, IDLE_TIMEOUT, UNREAD_TIMEOUT, Listener
+from crestgate.service.resp.listener import COMMAND_TIMEOUT, IDLE_TIMEOUT, UNREAD_TIMEOUT, RespListener
 from crestgate.stores.port import Outcome, Request
 from flaky_store import Flaky
 from unit.service.grpc.transport.listener_harness import TIMEOUT, run, until
@@ -28,7 +28,7 @@ CHECK = encode("CL.THROTTLE", "user:42", 10**6, 10**4, 60)
 class Harness:
     """A listener, and raw connections to it."""
 
-    def __init__(self, listener: Listener, port: int) -> None:
+    def __init__(self, listener: RespListener, port: int) -> None:
         self.listener = listener
         self.port = port
 
@@ -50,7 +50,7 @@ class Harness:
 @asynccontextmanager
 async def open_listener(store: Any = None, budget: ConnectionBudget | None = None) -> AsyncIterator[Harness]:
     worker = await asyncio.to_thread(Worker, None, store)
-    listener = Listener(service_of(worker), budget=budget)
+    listener = RespListener(service_of(worker), budget=budget)
     listening = socket.create_server(("127.0.0.1", 0))
     listener.listen(listening)
     try:
