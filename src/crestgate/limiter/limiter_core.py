@@ -23,8 +23,7 @@ from crestgate.errors import ConfigError
 from crestgate.limiter.backend import Backend
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.failure_policy import FailurePolicy, check_policy
-from crestgate.limiter.observation import Observation, ObservedEvaluator, check_observer
-from crestgate.limiter.observer import Observer
+from crestgate.limiter.observer import Observer, check_observer
 from crestgate.limiter.pending_check import PendingCheck, try_decide
 from crestgate.limiter.wait_queue import WaitQueue
 from crestgate.runtime.clock import Clock
@@ -34,6 +33,7 @@ from crestgate.stores.remote_store import DEFAULT_TIMEOUT_MS, RemoteStore
 
 if TYPE_CHECKING:
     from crestgate.config.settings import Settings
+    from crestgate.limiter.observation import Observation
     from crestgate.rules.catalog import Catalog
 
 __all__ = ["MAX_TIMEOUT", "LimiterCore", "ManyItem", "RequestEvaluator", "acquire_input", "decorator_cost"]
@@ -103,7 +103,7 @@ class LimiterCore:
             self.resolver.plan_of = self.store.plan_of
             has_own_rules = self.store.rules_for({}) is not None
         failure = FailurePolicy(on_store_error, self.store.clock)
-        observation = None if observer is None else Observation(observer, self.store)
+        observation = None if observer is None else _observation(observer, self.store)
         self.backend = Backend(self.store, failure, on_pressure, observation)
         for algorithm in self.resolver.compiled():
             self.backend.check_support(algorithm)
@@ -113,7 +113,7 @@ class LimiterCore:
 
             self.evaluator = evaluator_of(catalog, self.backend)
             if observation is not None:
-                self.evaluator = ObservedEvaluator(self.evaluator, observation)
+                self.evaluator = observation.evaluator(self.evaluator)
         self.owns_catalog = False
         self.settings: Settings | None = None
         """The configuration that this limiter was built from, if any."""
@@ -312,6 +312,13 @@ class LimiterCore:
     def _close_store(self) -> None:
         if self.owns_store:
             self.store.close()
+
+
+def _observation(observer: Observer, store: Store) -> Observation:
+    """Imported here: it is for event loops too, and few limiters have an observer."""
+    from crestgate.limiter.observation import Observation
+
+    return Observation(observer, store)
 
 
 def _no_rules() -> ConfigError:

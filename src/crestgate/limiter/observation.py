@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, SupportsIndex
 
 from crestgate.core.context import ContextFields
 from crestgate.core.decision import Decision
-from crestgate.errors import ConfigError, StoreError
+from crestgate.errors import StoreError
 from crestgate.limiter.loop_driver import LoopDriver
 from crestgate.limiter.observer import LimiterCall, ObservedCheck, Observer, Operation, StoreStatus
 from crestgate.limiter.pending_check import PendingCheck, combine_parts, no_rule
@@ -28,20 +28,11 @@ if TYPE_CHECKING:
     from crestgate.limiter.limiter_core import RequestEvaluator
     from crestgate.rules.catalog import Catalog
 
-__all__ = ["Observation", "ObservedEvaluator", "ObservedLoopDriver", "check_observer"]
+__all__ = ["Observation", "ObservedEvaluator", "ObservedLoopDriver"]
 
 LOG_SECONDS = 60.0
 _OPERATIONS: dict[Op, Operation] = {Op.TAKE: "check", Op.PEEK: "peek", Op.RESET: "reset"}
 _log = logging.getLogger("crestgate")
-
-
-def check_observer(observer: object) -> None:
-    """ConfigError if it is no observer."""
-    if observer is not None and not isinstance(observer, Observer):
-        raise ConfigError(
-            "observer must be a crestgate.Observer, such as PrometheusObserver() of crestgate.observers.prometheus, "
-            f"not {observer!r}"
-        )
 
 
 class Observation:
@@ -55,6 +46,10 @@ class Observation:
         self._logged_at = float("-inf")
         self._unlogged = 0
         self._guard(lambda: observer.attached(self.status))
+
+    def evaluator(self, evaluator: RequestEvaluator) -> ObservedEvaluator:
+        """The evaluator of the limiter, observed."""
+        return ObservedEvaluator(evaluator, self)
 
     def apply(
         self, backend: Backend, apply: Callable[[Sequence[Request]], BatchOutcomes], batch: Sequence[Request]

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from crestgate.core.decision import Decision
-from crestgate.errors import StoreError
+from crestgate.errors import ConfigError, StoreError
 from crestgate.stores.breaker import BreakerState
 from crestgate.stores.port import Store
 from crestgate.stores.remote_store import RemoteStore
 
-__all__ = ["LimiterCall", "ObservedCheck", "Observer", "Operation", "StoreStatus"]
+__all__ = ["LimiterCall", "ObservedCheck", "Observer", "Operation", "StoreStatus", "check_observer"]
 
 
 class ObservedCheck(NamedTuple):
@@ -85,3 +85,12 @@ class Observer:
 
     def store_failed(self, error: StoreError, requests: int) -> None:
         """The store did not decide this many requests."""
+
+
+def check_observer(observer: object) -> None:
+    """ConfigError if it is no observer."""
+    if observer is not None and not isinstance(observer, Observer):
+        raise ConfigError(
+            "observer must be a crestgate.Observer, such as PrometheusObserver() of crestgate.observers.prometheus, "
+            f"not {observer!r}"
+        )
