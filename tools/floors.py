@@ -128,8 +128,9 @@ GROUPS = {
     ),
     "grpc": Group(("grpc", "config"), (f"{FRAMEWORKS}/test_grpc_callers.py", f"{FRAMEWORKS}/test_grpc_interceptor.py")),
     "server": Group(
-        ("server", "otel"),
+        ("server", "prometheus", "otel"),
         (
+            "tests/unit/observers",
             "tests/unit/service",
             "tests/unit/protobuf",
             "tests/unit/envoy",

@@ -48,7 +48,9 @@ class _WithoutBrackets:
 
     @property
     def __signature__(self) -> inspect.Signature:
-        raise ConfigError('limit is not a dependency by itself: write Depends(limit("5/minute")), with limits')
+        raise ConfigError(
+            'limit is not a dependency by itself: write Depends(limit("5/minute")), with the limits in it'
+        )
 
 
 def limit(

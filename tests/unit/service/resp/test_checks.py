@@ -120,7 +120,7 @@ def test_peek_consumes_nothing_and_is_not_counted(client: Client) -> None:
         (("k", "5/minute", "5/minute"), "ERR limit: has a counter twice: each key and name may be there once"),
         (("k", "5/lightyear"), "ERR limit: cannot read limit '5/lightyear': unknown unit 'lightyear'"),
         (("k", b"\xff"), "ERR limit: must be text in UTF-8, not '�'"),
-        (("k" * 2000, "5/minute"), "ERR key: is 2000 bytes long and may have 1024 at most"),
+        (("k" * 2000, "5/minute"), "ERR key: is 2000 bytes long; the maximum is 1024"),
         (("k", ";".join(f"{n}/day" for n in range(1, 22))), "ERR limit: there are 21, and a command may have 20"),
     ],
 )

@@ -15,7 +15,7 @@ from unit.service.worker import ADMIN, Worker
 USAGE = (
     "ERR wrong number of arguments for 'cl.throttle' command: write CL.THROTTLE key max_burst count period [quantity]"
 )
-TOO_LONG = "ERR key: is 1025 bytes long and may have 1024 at most: use a digest of what it is made from"
+TOO_LONG = "ERR key: is 1025 bytes long; the maximum is 1024: use a digest of what it is made from"
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from crestgate.stores.redis import RedisStore
 from crestgate.testing import AsyncStoreAdapter
 from servers.machine import until
 from servers.redis import RedisCluster, RedisSentinels, RedisServer
-from unit.stores.redis.requests import ALGORITHMS, apply, limit, peek, store_at, take
+from unit.stores.redis.store_requests import ALGORITHMS, apply, limit, peek, store_at, take
 
 STORES_PAGE = Path(__file__).parents[4] / "docs" / "stores-redis.md"
 SECRET = "s3cr:t/%@#?"  # with characters that are special in a URL

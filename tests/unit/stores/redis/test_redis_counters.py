@@ -14,7 +14,7 @@ from crestgate.stores.redis import RedisStore
 from crestgate.testing import AsyncStoreAdapter, FakeClock
 from servers.machine import until
 from servers.redis import RedisServer
-from unit.stores.redis.requests import ALGORITHMS, apply, limit, peek, store_at, take
+from unit.stores.redis.store_requests import ALGORITHMS, apply, limit, peek, store_at, take
 
 NOW = 1_700_000_000
 TICK = NOW * 1_000_000

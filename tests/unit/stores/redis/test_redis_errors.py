@@ -18,7 +18,7 @@ from crestgate.stores.redis import store as redis_store
 from crestgate.testing import AsyncStoreAdapter
 from servers.machine import free_port
 from servers.redis import RedisCluster, RedisSentinels, RedisServer
-from unit.stores.redis.requests import limit, store_at, take
+from unit.stores.redis.store_requests import limit, store_at, take
 
 SECRET = "hunter2"
 HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"

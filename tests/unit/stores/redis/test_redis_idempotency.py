@@ -27,7 +27,7 @@ from crestgate.stores.redis.protocol import ServerAddress
 from crestgate.testing import AsyncStoreAdapter, FakeClock
 from servers.proxy import CuttingProxy
 from servers.redis import RedisCluster, RedisServer
-from unit.stores.redis.requests import ALGORITHMS, limit, peek, store_at, take
+from unit.stores.redis.store_requests import ALGORITHMS, limit, peek, store_at, take
 
 NOW = 1_700_000_000
 BODY = b"0123456789abcdef"

@@ -21,7 +21,7 @@ from crestgate.stores.redis.protocol import ServerAddress
 from crestgate.testing import AsyncStoreAdapter, FakeClock
 from servers.process import GivenServer
 from servers.redis import RedisCluster, RedisServer
-from unit.stores.redis.requests import ALGORITHMS, apply, limit, peek, store_at, take
+from unit.stores.redis.store_requests import ALGORITHMS, apply, limit, peek, store_at, take
 
 NAMES = [
     *("a", "A", "a:b", "b", "a:", ":", "a%3A", "a%", "{a}", "{", "}", "{}", "a{b}c", "a\n", "a\0", "\u00e9", "e\u0301"),

@@ -22,7 +22,7 @@ from crestgate.stores.redis.codec import KINDS
 from crestgate.stores.redis.script import SCRIPT
 from crestgate.testing import AsyncStoreAdapter, FakeClock
 from servers.redis import RedisCluster, RedisServer
-from unit.stores.redis.requests import ALGORITHMS, apply, limit, peek, store_at, take
+from unit.stores.redis.store_requests import ALGORITHMS, apply, limit, peek, store_at, take
 
 
 def calls(client: redis.Redis) -> Counter[str]:

@@ -22,7 +22,7 @@ from crestgate import AsyncLimiter, Limiter
 from crestgate.stores.port import IdempotencyRecord, Member, Op, Request, Store
 from crestgate.testing import AsyncStoreAdapter, FakeClock
 from servers.redis import RedisCluster
-from unit.stores.redis.requests import apply, limit, peek, store_at, take
+from unit.stores.redis.store_requests import apply, limit, peek, store_at, take
 
 SLOT = 13907
 """That of the tag {0}, which all keys of these tests have (tags=1)."""
