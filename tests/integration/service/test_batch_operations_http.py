@@ -145,7 +145,7 @@ def test_non_binding_counter_does_not_deny(anyone: httpx.Client, key: str) -> No
         ({"counters": [{"key": "a", "limit": "5/s", "name": ""}]}, "counters[0].name: has 0 characters"),
         ({"counters": [{"key": "a", "limit": "5/s", "tick": -1}]}, "counters[0].tick: must be a whole number from 0"),
         ({"counters": [{"key": "a", "limit": "5/s", "tick": 2**70}]}, "counters[0].tick: must be a whole number"),
-        ({"counters": [{"key": "a", "limit": "5/s", "amount": 1}]}, "counters[0].amount: is what is given back"),
+        ({"counters": [{"key": "a", "limit": "5/s", "amount": 1}]}, "counters[0].amount: is the amount to refund"),
         (
             {"op": "give_back", "counters": [{"key": "a", "limit": "5/s", "amount": 2}]},
             "counters[0].amount: is the amount to refund",

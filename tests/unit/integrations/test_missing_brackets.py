@@ -83,7 +83,7 @@ def test_callable_limits_are_accepted(limit: Any) -> None:
 
 def test_limit_function_itself_is_not_a_dependency() -> None:
     app = FastAPI()
-    with pytest.raises(ConfigError, match=r'write Depends\(limit\("5/minute"\)\), with the limits in it'):
+    with pytest.raises(ConfigError, match=r'write Depends\(limit\("5/minute"\)\), with limits'):
 
         @app.get("/", dependencies=[Depends(fastapi.limit)])
         def hello() -> None: ...

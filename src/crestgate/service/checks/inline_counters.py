@@ -47,7 +47,7 @@ MAX_DAYS: Final = 366
 such as Redis keeps each of them for that long."""
 MAX_LASTS_US: Final = MAX_DAYS * 86_400_000_000
 OPS: Final = {"take": Op.TAKE, "peek": Op.PEEK, "charge": Op.CHARGE, "give_back": Op.GIVE_BACK, "reset": Op.RESET}
-AMOUNT: Final = "is the amount to refund: from 0 to cost"
+AMOUNT: Final = "is the amount to refund, only valid with give_back: from 0 to cost"
 OF_RULES: Final = (Op.TAKE, Op.PEEK, Op.RESET)
 
 _algorithms: dict[tuple[bool, str, str], Algorithm] = BoundedCache(MAX_CACHED)
