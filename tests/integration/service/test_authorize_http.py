@@ -273,10 +273,10 @@ def test_client_cannot_choose_the_checked_path(proxy: httpx.Client, user: str, t
     """A proxy sets one header and forwards the other from its client."""
     headers = {trusted: "/pay/1", "x-user-id": user}
     assert [proxy.get("/api/v1/authorize", headers=headers).status_code for _ in range(3)] == [200, 200, 429]
-    problem(proxy.get("/api/v1/authorize", headers={**headers, forged: "/free"}), 400, "different")
+    problem(proxy.get("/api/v1/authorize", headers={**headers, forged: "/free"}), 400, "conflicting values")
     assert proxy.get("/api/v1/authorize", headers={**headers, forged: "/pay/1"}).status_code == 429
     methods = {"x-original-method": "GET", "x-forwarded-method": "PUT"}
-    problem(proxy.get("/api/v1/authorize", headers={**headers, **methods}), 400, "different")
+    problem(proxy.get("/api/v1/authorize", headers={**headers, **methods}), 400, "conflicting values")
 
 
 @pytest.mark.parametrize("name", ["x-api-key", "x-user-id", "x-client-id", "x-original-uri", "x-forwarded-method"])
@@ -288,4 +288,4 @@ def test_conflicting_headers_are_refused(proxy: httpx.Client, name: str) -> None
 
 
 def test_query_with_too_many_fields_is_refused(proxy: httpx.Client) -> None:
-    problem(authorize(proxy, "/key", "?" + "&".join(f"a{n}=1" for n in range(500))), 400, "too many fields")
+    problem(authorize(proxy, "/key", "?" + "&".join(f"a{n}=1" for n in range(500))), 400, "too many query parameters")

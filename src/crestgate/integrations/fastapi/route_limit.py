@@ -48,9 +48,7 @@ class _WithoutBrackets:
 
     @property
     def __signature__(self) -> inspect.Signature:
-        raise ConfigError(
-            'limit is not a dependency by itself: write Depends(limit("5/minute")), with the limits in it'
-        )
+        raise ConfigError('limit is not a dependency by itself: write Depends(limit("5/minute")), with limits')
 
 
 def limit(
