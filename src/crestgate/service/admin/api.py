@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Depends, FastAPI
@@ -25,7 +25,7 @@ from crestgate.service.dependencies import Dependencies
 if TYPE_CHECKING:
     from fastapi.telemetry import TelemetryConfig
 
-__all__ = ["ADMIN_PATHS", "create_admin_app", "openapi_document"]
+__all__ = ["ADMIN_PATHS", "RenderedPage", "create_admin_app", "openapi_document"]
 
 ROUTERS = tuple(family.router for family in (rules, plans, users, audit, stats, policies, clients))
 ADMIN_PATHS: tuple[str, ...] = tuple(
@@ -82,22 +82,31 @@ def _add_pages(app: FastAPI) -> None:
     description = OpenApiDocument(app)
     app.openapi = description.data  # type: ignore[method-assign]  # as FastAPI documents it
 
-    @cache
-    def encoded() -> bytes:  # once: it is public, and may be requested often
-        return bytes(json_response(description.data()).body)
-
-    @cache
-    def page() -> bytes:
-        return docs_page(description.data()).encode()
+    document = RenderedPage(lambda: bytes(json_response(description.data()).body))
+    page = RenderedPage(lambda: docs_page(description.data()).encode())
 
     @app.get("/openapi.json", include_in_schema=False)
-    def openapi() -> Response:
-        return Response(encoded(), media_type="application/json")
+    async def openapi() -> Response:
+        return Response(await document.body(), media_type="application/json")
 
     @app.get("/docs", include_in_schema=False)
-    def docs() -> Response:
-        return HTMLResponse(page(), headers={"Content-Security-Policy": POLICY})
+    async def docs() -> Response:
+        return HTMLResponse(await page.body(), headers={"Content-Security-Policy": POLICY})
 
     @app.get("/", include_in_schema=False)
     async def index() -> Response:
         return RedirectResponse("/docs")
+
+
+class RenderedPage:
+    """A public page that is rendered in a thread on its first request, and only once: rendering is slow, and many
+    clients may ask for it at the same time."""
+
+    def __init__(self, render: Callable[[], bytes]) -> None:
+        self._render = render
+        self._rendering: asyncio.Future[bytes] | None = None
+
+    async def body(self) -> bytes:
+        if self._rendering is None:
+            self._rendering = asyncio.ensure_future(asyncio.to_thread(self._render))
+        return await asyncio.shield(self._rendering)  # a client that hangs up must not cancel it for the others

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import threading
 from typing import Any, get_args
 
 from crestgate.core.algorithms import ALGORITHMS
@@ -11,6 +13,7 @@ from crestgate.core.failure_policies import FAILURE_POLICIES
 from crestgate.rules.compat import clients, policies
 from crestgate.rules.rule import ALIASES, MODES
 from crestgate.service.admin import compat_models, models
+from crestgate.service.admin.api import RenderedPage
 from unit.service.admin.admin_client import Control
 
 DATA_PLANE = {
@@ -123,3 +126,29 @@ def test_page_lists_all_operations_and_loads_no_external_files(control: Control)
 def test_root_redirects_to_the_page(control: Control) -> None:
     answer = control.get("/")
     assert (answer.status_code, answer.headers["location"]) == (307, "/docs")
+
+
+def test_pages_are_rendered_once_for_many_clients() -> None:
+    started = threading.Event()
+    release = threading.Event()
+    rendered = []
+
+    def render() -> bytes:
+        rendered.append(threading.current_thread())
+        started.set()
+        assert release.wait(30)
+        return b"page"
+
+    async def ask_at_once() -> None:
+        page = RenderedPage(render)
+        clients = [asyncio.ensure_future(page.body()) for _ in range(50)]
+        while not started.is_set():
+            await asyncio.sleep(0)
+        clients[0].cancel()  # the one that asked first hangs up
+        release.set()
+        assert await asyncio.gather(*clients[1:]) == [b"page"] * 49
+        assert await page.body() == b"page"
+
+    asyncio.run(ask_at_once())
+    assert len(rendered) == 1
+    assert rendered[0] is not threading.main_thread()
