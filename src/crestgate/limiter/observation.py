@@ -45,7 +45,10 @@ class Observation:
         self._lock = fork_safe_lock()
         self._logged_at = float("-inf")
         self._unlogged = 0
-        self._guard(lambda: observer.attached(self.status))
+        try:
+            observer.attached(self.status)
+        except Exception as failure:  # noqa: BLE001 - a failing observer must not change a decision
+            self._failed(failure)
 
     def evaluator(self, evaluator: RequestEvaluator) -> ObservedEvaluator:
         """The evaluator of the limiter, observed."""
@@ -75,53 +78,46 @@ class Observation:
         self, batch: Sequence[Request], replies: BatchOutcomes | None, seconds: float, error: BaseException | None
     ) -> None:
         """Report a call; without replies it has raised the error."""
-
-        def report() -> None:
-            checks: list[ObservedCheck] = []
-            shadow_denials: list[ObservedCheck] = []
-            operation: Operation = _OPERATIONS.get(batch[0].op, "settle") if batch else "check"
+        checks: list[ObservedCheck] = []
+        shadow_denials: list[ObservedCheck] = []
+        status = self.status
+        try:
+            operation = _OPERATIONS.get(batch[0].op, "settle") if batch else "check"
             if replies is not None and operation in ("check", "peek"):
                 for request, reply in zip(batch, replies, strict=True):
                     if reply and request.op in (Op.TAKE, Op.PEEK):
                         _add_decisions(request, reply, checks, shadow_denials)
-            self.report(operation, checks, shadow_denials, seconds, error)
-
-        self._guard(report)
+            self.observer.called(
+                LimiterCall(
+                    operation, tuple(checks), tuple(shadow_denials), seconds, status.title, status.remote, error
+                )
+            )
+        except Exception as failure:  # noqa: BLE001 - a failing observer must not change a decision
+            self._failed(failure)
 
     def unlimited(self, seconds: float) -> None:
         """Report a request to which no rule applied: no store was called."""
-        self._guard(lambda: self.report("check", [ObservedCheck(no_rule(), "none")], [], seconds, None, remote=False))
-
-    def report(
-        self,
-        operation: Operation,
-        checks: Sequence[ObservedCheck],
-        shadow_denials: Sequence[ObservedCheck],
-        seconds: float,
-        error: BaseException | None,
-        *,
-        remote: bool | None = None,
-    ) -> None:
-        status = self.status
-        remote = status.remote if remote is None else remote
-        call = LimiterCall(operation, tuple(checks), tuple(shadow_denials), seconds, status.title, remote, error)
-        self.observer.called(call)
+        check = ObservedCheck(no_rule(), "none")
+        try:
+            self.observer.called(LimiterCall("check", (check,), (), seconds, self.status.title, False))
+        except Exception as failure:  # noqa: BLE001 - as above
+            self._failed(failure)
 
     def batch_sent(self, size: int) -> None:
-        self._guard(lambda: self.observer.batch_sent(size))
+        try:
+            self.observer.batch_sent(size)
+        except Exception as failure:  # noqa: BLE001 - as above
+            self._failed(failure)
 
     def store_failed(self, error: StoreError, requests: int) -> None:
-        self._guard(lambda: self.observer.store_failed(error, requests))
+        try:
+            self.observer.store_failed(error, requests)
+        except Exception as failure:  # noqa: BLE001 - as above
+            self._failed(failure)
 
     def observe_store(self, store: RemoteStore) -> RemoteStore:
         """A remote store whose batches are reported."""
         return ObservedStore(store, self)
-
-    def _guard(self, report: Callable[[], None]) -> None:
-        try:
-            report()
-        except Exception as error:  # noqa: BLE001 - a failing observer must not change a decision
-            self._failed(error)
 
     def _failed(self, error: Exception) -> None:
         now = self._now()
@@ -229,6 +225,9 @@ def _add_decisions(
     request: Request, reply: Sequence[Outcome], checks: list[ObservedCheck], shadow_denials: list[ObservedCheck]
 ) -> None:
     """The decision that `PendingCheck.finish` will return, without its pressure, and denials of shadow limits."""
+    if len(reply) == 1 and request.members[0].binds:  # the most common one, without what follows
+        checks.append(ObservedCheck(reply[0].decision, _dimension(request, reply[0].decision)))
+        return
     parts: list[Decision] = []
     for member, outcome in zip(request.members, reply, strict=True):
         decision = outcome.decision

@@ -10,7 +10,6 @@ and OpenTelemetry are in crestgate/observers.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from crestgate.core.decision import Decision
@@ -34,8 +33,7 @@ Operation: TypeAlias = Literal["check", "peek", "reset", "settle"]
 """`settle` gives back or charges the difference after a reservation."""
 
 
-@dataclass(frozen=True, slots=True)
-class LimiterCall:
+class LimiterCall(NamedTuple):
     """One call of a limiter's store: a check, or several in one round trip."""
 
     operation: Operation
