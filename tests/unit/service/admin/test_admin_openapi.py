@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import threading
 from typing import Any, get_args
 
+import pytest
+
+from crestgate.cli import main
 from crestgate.core.algorithms import ALGORITHMS
 from crestgate.core.dimensions import DIMENSION_NAMES
 from crestgate.core.failure_policies import FAILURE_POLICIES
@@ -53,6 +57,11 @@ def test_all_paths_are_documented(control: Control) -> None:
     paths = schema(control)["paths"]
     assert {path: set(item) for path, item in paths.items() if path not in DATA_PLANE} == CONTROL_PLANE
     assert set(paths) >= DATA_PLANE
+
+
+def test_command_prints_the_document(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["openapi"]) == 0
+    assert json.loads(capsys.readouterr().out) == schema(control)
 
 
 def test_every_operation_has_summary_and_responses(control: Control) -> None:

@@ -21,9 +21,9 @@ CLIENTS = ROOT / "examples" / "clients"
 
 
 def run_tool(output: Path, *arguments: str, path: str = os.environ["PATH"]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "tools" / "clients_check.py"), "--output", str(output), *arguments]
+    command = [sys.executable, "-m", "tools.clients_check", "--output", str(output), *arguments]
     env = {**os.environ, "PATH": path}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_publishes_both_descriptions(tmp_path: Path) -> None:
