@@ -110,7 +110,7 @@ package: python
 
 # openapi.json and proto/ in dist; clients generated from them in Go, TypeScript and Java compile, and call a service.
 clients-check: $(VENV)/.ready
-	$(BIN)/python tools/clients_check.py
+	$(BIN)/python -m tools.clients_check
 
 # Before anything is created.
 python:

@@ -1,8 +1,8 @@
 """Publishes what clients are generated from, and checks that generated clients work.
 
-    python tools/clients_check.py                  writes dist/openapi.json and dist/crestgate-proto.zip, then checks
-    python tools/clients_check.py --publish        only writes them
-    python tools/clients_check.py --only go,java   checks some of the languages
+    python -m tools.clients_check                  writes dist/openapi.json and dist/crestgate-proto.zip, then checks
+    python -m tools.clients_check --publish        only writes them
+    python -m tools.clients_check --only go,java   checks some of the languages
 
 For each language, the commands of docs/clients.md are run in a temporary copy of examples/clients, against a service
 that is started for it: they generate, compile, and call. So what the page says is what works, and no generated code is
