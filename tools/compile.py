@@ -21,7 +21,7 @@ from tools.environment import ROOT, pip_command
 from tools.progress import StepError, run_step
 from tools.system_packages import missing_for_compiling, sentence
 
-__all__ = ["STAMP", "compile_into", "is_fresh", "source_digest"]
+__all__ = ["STAMP", "compile_into", "copy_source", "is_fresh", "source_digest"]
 
 STAMP = ".compiled"
 SOURCES = ("src", "tools", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
@@ -43,6 +43,15 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
+def copy_source(folder: Path) -> None:
+    """Copy what a build reads, and nothing that an earlier one made."""
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns(*BUILT))
+        else:
+            shutil.copy(ROOT / name, folder)
+
+
 def compile_into(environment: Path, for_tests: bool) -> None:
     """Compile and install; leaves with a sentence if that cannot be done here."""
     if is_fresh(environment):
@@ -54,11 +63,7 @@ def compile_into(environment: Path, for_tests: bool) -> None:
     (environment / STAMP).unlink(missing_ok=True)
     digest = source_digest()
     with tempfile.TemporaryDirectory(prefix="crestgate-") as temporary:
-        for name in SOURCES:
-            if (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, Path(temporary) / name, ignore=shutil.ignore_patterns(*BUILT))
-            else:
-                shutil.copy(ROOT / name, temporary)
+        copy_source(Path(temporary))
         options = ["--force-reinstall", "--no-deps", *["--no-build-isolation"] * for_tests, temporary]
         uv = None if for_tests else shutil.which("uv")
         install = [uv, "pip", "install", "--python", str(python)] if uv else [*pip_command(python), "install"]

@@ -58,7 +58,7 @@ def test_make_creates_nothing_with_an_old_python(tmp_path: Path) -> None:
         (tmp_path / name).symlink_to(ROOT / name)
     before = sorted(os.listdir(tmp_path))
     stub(tmp_path.parent / "old", "python3", "echo 3.10.4")
-    for goal in ("serve", "compile", "test", "quick"):
+    for goal in ("serve", "test"):
         command = ["make", "--no-print-directory", goal, f"PYTHON={tmp_path.parent}/old/python3"]
         run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert run.returncode != 0
@@ -177,3 +177,25 @@ def test_uv_is_not_fetched_where_pip_has_an_index_of_its_own(
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     assert environment.fetch_uv(Path(sys.executable), tmp_path) is None
     assert capsys.readouterr().out == ""
+
+
+def test_copy_of_the_source_can_be_built(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    compiling.copy_source(source)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(tmp_path),
+        ".",
+    ]
+    variables = {**os.environ, "CRESTGATE_PURE": "1", "PYTHONPATH": ""}
+    run = subprocess.run(command, cwd=source, env=variables, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert list(tmp_path.glob("crestgate-*.whl"))
