@@ -56,8 +56,8 @@ NOT_SAID = """\
 
 OTHER_PAGES = """\
 Other pages measure it [across a network](benchmarks-network.md), with [large rule sets](benchmarks-rules.md), as a
-[service](benchmarks-service.md) and over [gRPC](benchmarks-rpc.md), and what an [import](benchmarks-imports.md)
-costs."""
+[service](benchmarks-service.md), over [gRPC](benchmarks-rpc.md) and for [Redis clients](benchmarks-resp.md), and what
+an [import](benchmarks-imports.md) costs."""
 
 
 def write(results: Results) -> str:

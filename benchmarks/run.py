@@ -1,8 +1,8 @@
 """One command for the whole comparison, because a figure nobody can reproduce is worth nothing.
 
     python benchmarks/run.py                   the real run: some minutes; writes docs/benchmarks.md and its pictures
-    python benchmarks/run.py --only network    one part: machine, network, rules, service, frameworks or rpc; the page
-                                               keeps the others
+    python benchmarks/run.py --only network    one part: machine, network, rules, imports, service, frameworks, rpc or
+                                               resp; the other pages stay as they are
     python benchmarks/run.py --quick           a trial of a minute or two; writes the same pages into .bench-venv/quick/
 
 This file makes the two environments (Crestgate compiled, and as plain Python) and goes on in the first of them, where
@@ -24,9 +24,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a short trial that leaves docs/ alone")
     parser.add_argument(
         "--only",
-        choices=("machine", "network", "rules", "service", "frameworks", "rpc"),
-        help="one part: within a machine, across a network, how many rules there are, the service over HTTP, "
-        "applications of web frameworks, or gRPC",
+        choices=("machine", "network", "rules", "imports", "service", "frameworks", "rpc", "resp"),
+        help="one part: within a machine, across a network, how many rules there are, what an import costs, the "
+        "service over HTTP, applications of web frameworks, gRPC, or Redis clients",
     )
     arguments = parser.parse_args()
     more = ["--quick"] * arguments.quick + ["--only", arguments.only] * bool(arguments.only)
