@@ -45,6 +45,11 @@ class Group:
     """Commands of the servers that the tests start."""
 
 
+CLI_WITH_SERVER = ("tests/unit/cli/test_cli_config.py", "tests/unit/cli/test_cli_serve_options.py")
+"""Commands that look at all that the service needs."""
+CLI_WITHOUT_SERVER = tuple(
+    path for path in sorted(glob("tests/unit/cli/test_*.py", root_dir=ROOT)) if path not in CLI_WITH_SERVER
+)
 FRAMEWORKS = "tests/integration/frameworks"
 BEHAVIOUR = tuple(f"{FRAMEWORKS}/test_behaviour{part}.py" for part in ("", "_bodies", "_callers", "_layers", "_stores"))
 """One suite for all frameworks; the name of the framework is in the name of the test."""
@@ -54,7 +59,7 @@ FRAMEWORK_TOOLS = ("asgiref", "uvicorn", "werkzeug", "redis[hiredis]")
 GROUPS = {
     "cli": Group(
         ("config", "cli"),
-        ("tests/unit/config", "tests/unit/loader", "tests/unit/cli"),
+        ("tests/unit/config", "tests/unit/loader", *CLI_WITHOUT_SERVER),
         also=("redis[hiredis]", "SQLAlchemy", "alembic", "PyMySQL", "psycopg[binary]"),
     ),
     "sql": Group(
@@ -130,6 +135,7 @@ GROUPS = {
     "server": Group(
         ("server", "prometheus", "otel"),
         (
+            *CLI_WITH_SERVER,
             "tests/unit/observers",
             "tests/unit/service",
             "tests/unit/protobuf",

@@ -50,7 +50,7 @@ def test_every_command_has_help(command: str, run: Run) -> None:
     [
         ("chek user:42", "No such command 'chek'."),
         ("rules lst", "No such command 'lst'."),
-        ("db upgrade --stroe x", "No such option: --stroe"),
+        ("db upgrade --stroe x", "No such option"),
         ("check k -l 3/s --cost many", "Invalid value for '--cost': "),
         ("rules apply", "Missing option '--file'"),
         ("rules get", "Missing argument 'ID'"),
