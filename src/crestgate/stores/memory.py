@@ -118,9 +118,13 @@ class MemoryStore(LocalStore):
         return Decision(algorithm, allowed, remaining, wait, reset, None)
 
     def take_many(self, takes: Sequence[SingleTake]) -> list[Decision] | None:
+        inline = False
         for algorithm, _, cost in takes:
             if cost > algorithm.ceiling:
                 return None
+            inline = inline or algorithm.inline
+        if inline and self.table.size + len(takes) > self.table.max_keys:
+            return None  # a new inline limit may fail for want of room, when those before it are charged
         return [self.take(algorithm, key, cost) for algorithm, key, cost in takes]
 
     def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:

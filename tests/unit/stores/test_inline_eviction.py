@@ -164,3 +164,16 @@ def test_clock_that_steps_back_finds_all_counters(clock: FakeClock) -> None:
     assert remaining(store, "key", INLINE) == 0
     store.close()
     assert store.table.size == 0
+
+
+def test_take_many_changes_nothing_without_room_for_an_inline_limit(clock: FakeClock) -> None:
+    """Midway it would be too late: the caller sends all of them again."""
+    store = MemoryStore(MAX_KEYS, clock)
+    for number in range(MAX_KEYS):
+        store.take(RULE, f"user {number}", 1)
+    assert store.take_many([(RULE, "user 0", 1), (INLINE, "stranger", 1)]) is None
+    assert remaining(store, "user 0", RULE) == 2
+    store = MemoryStore(MAX_KEYS, clock)
+    decisions = store.take_many([(RULE, "user 0", 1), (INLINE, "stranger", 1), (INLINE, "stranger", 1)])
+    assert decisions is not None
+    assert [decision.allowed for decision in decisions] == [True, True, False]

@@ -266,8 +266,13 @@ class WorkerMetrics:
     def _add_subject(self, subject: str) -> list[int]:
         """The counters of a subject that is new in this minute."""
         if len(self._subjects) >= MAX_SUBJECTS:
-            busiest = sorted(self._subjects.items(), key=_requests, reverse=True)[: MAX_SUBJECTS // 2]
-            self._subjects = dict(busiest)
+            totals = sorted([counts[0] + counts[1] for counts in self._subjects.values()])
+            median = totals[MAX_SUBJECTS // 2]
+            busiest = {name: counts for name, counts in self._subjects.items() if counts[0] + counts[1] > median}
+            for name, counts in self._subjects.items():
+                if counts[0] + counts[1] == median and len(busiest) < MAX_SUBJECTS // 2:
+                    busiest[name] = counts
+            self._subjects = busiest
         counts = self._subjects[subject] = [0, 0]
         return counts
 
@@ -275,7 +280,3 @@ class WorkerMetrics:
 def counter_name(name: str, key: str) -> str:
     """A counter in the table of last uses. URLs and headers carry no NUL, so two counters never share a name."""
     return f"{name}\0{key}"
-
-
-def _requests(item: tuple[str, list[int]]) -> int:
-    return item[1][0] + item[1][1]
