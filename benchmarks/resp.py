@@ -29,8 +29,8 @@ ROUNDS, CALLS = 9, 200_000
 CONNECTIONS, PIPELINED, KEYS = 50, 16, 10_000
 REDIS = "EVALSHA, Redis"
 SERVICES: dict[str, dict[str, Any]] = {"CL.THROTTLE, memory": {"store": "memory://"}, "CL.THROTTLE, shared memory": {}}
-LIMIT = ("15", "30", "60")
-"""max_burst, count and period."""
+LIMIT = ("99999", "100000", "60")
+"""max_burst, count and period: nearly all calls are allowed, as in most traffic."""
 SCRIPT = """
 local burst, count, period = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')
@@ -95,9 +95,9 @@ def write(results: RespResults) -> str:
             "What one core decides when [Redis clients](resp.md) call the service, beside the same limit as a script "
             "in a real Redis on the same core.",
             targets(results),
-            f"{CONNECTIONS} connections with {PIPELINED} calls under way on each, {KEYS:,} keys, {CALLS:,} calls a "
-            f"turn, sent by redis-benchmark from another core. Medians of {len(results.rates[REDIS])} rounds, in which "
-            "the servers take turns; in brackets the lowest and the highest. The script is GCRA in as few steps as it "
+            f"{CONNECTIONS} connections with {PIPELINED} calls under way on each, {KEYS:,} keys under a limit that "
+            f"allows all, {CALLS:,} calls a turn, sent by redis-benchmark from another core. Medians of "
+            f"{len(results.rates[REDIS])} rounds, in which the servers take turns; in brackets the lowest and the highest. The script is GCRA in as few steps as it "
             "can be written in, and answers what `CL.THROTTLE` does; it is in benchmarks/resp.py.",
             f"{results.build}, one worker; Redis {results.redis}. {results.date}. {described}.",
         ]
