@@ -98,7 +98,8 @@ def write(results: RespResults) -> str:
             f"{CONNECTIONS} connections with {PIPELINED} calls under way on each, {KEYS:,} keys under a limit that "
             f"allows all, {CALLS:,} calls a turn, sent by redis-benchmark from another core. Medians of "
             f"{len(results.rates[REDIS])} rounds, in which the servers take turns; in brackets the lowest "
-            "and the highest. The script is GCRA in as few steps as it can be written in, and answers what `CL.THROTTLE` does; it is in benchmarks/resp.py.",
+            "and the highest. The script is GCRA in as few steps as it can be written "
+            "in, and answers what `CL.THROTTLE` does; it is in benchmarks/resp.py.",
             f"{results.build}, one worker; Redis {results.redis}. {results.date}. {described}.",
         ]
     )
