@@ -21,6 +21,7 @@ from benchmarks.children import environment
 from benchmarks.page import table
 from benchmarks.private_servers import private_server, server_version
 from benchmarks.service import serving
+from benchmarks.service.entry import SETTINGS
 
 __all__ = ["RespResults", "measure", "targets", "write"]
 
@@ -134,7 +135,7 @@ def _redis(stack: ExitStack) -> Command:
 
 def _service(stack: ExitStack, python: Path, folder: Path, settings: dict[str, Any]) -> Command:
     port = serving.free_port()
-    server = {"server": {"resp": f"127.0.0.1:{port}"}}
+    server = {"server": SETTINGS["server"] | {"resp": f"127.0.0.1:{port}"}}  # with a node limit that is not reached
     stack.enter_context(serving.service(python, 1, folder, settings | server))
     return port, ["CL.THROTTLE", "key:__rand_int__", *LIMIT]
 
@@ -150,5 +151,7 @@ def _call(port: int, command: list[str], calls: int) -> float:
 
 
 def _run(command: list[str]) -> str:
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[:8])}: {done.stderr or done.stdout}")
     return done.stdout
