@@ -142,7 +142,7 @@ GROUPS = {
             "tests/unit/envoy",
             "tests/integration/service/test_checks_http.py",
         ),
-        also=("opentelemetry-sdk", "h2", "grpcio"),
+        also=("opentelemetry-sdk", "h2", "grpcio", "grpcio-tools", "redis[hiredis]", "schemathesis"),
     ),
 }
 
@@ -225,7 +225,7 @@ def run_group(uv: str, name: str, resolution: str = "lowest-direct") -> Result:
             raise FloorError(f"its tests start servers that are not installed: {', '.join(missing)}")
         versions = ", ".join(install(uv, group, folder, resolution))
         command = [str(folder / "bin" / "python"), "-m", "pytest", "-q", "-r", "fE", "-n", "2", "--dist", "loadfile"]
-        command += ["-o", f"cache_dir={folder}/cache", "-p", "no:warnings", *group.tests]
+        command += ["-o", f"cache_dir={folder}/cache", "-W", "ignore", *group.tests]
         command += ["-k", group.select] if group.select else []
         # The environment's own programs are not in the PATH: one of them is an old Redis without TLS.
         environment = {**os.environ, "PYTHONPATH": "src"}
