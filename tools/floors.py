@@ -142,7 +142,7 @@ GROUPS = {
             "tests/unit/envoy",
             "tests/integration/service/test_checks_http.py",
         ),
-        also=("opentelemetry-sdk", "h2", "grpcio", "grpcio-tools", "redis[hiredis]", "schemathesis"),
+        also=("opentelemetry-sdk", "h2", "grpcio", "grpcio-tools", "redis[hiredis]", "PyMySQL", "schemathesis>=4.0"),
     ),
 }
 
