@@ -12,8 +12,8 @@ from crestgate.core.algorithms.algorithm import Algorithm
 from crestgate.core.decision import Decision
 from crestgate.core.pressure import NORMAL, Pressure, PressureEvent
 from crestgate.errors import ConfigError, StoreClosedError, StoreError
-from crestgate.limiter.coalescer import ThreadCoalescer
 from crestgate.limiter.failure_policy import FailurePolicy, Fallback, is_answerable
+from crestgate.limiter.thread_coalescer import ThreadCoalescer
 from crestgate.runtime.fork_safety import fork_safe_lock
 from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Op, PartialStoreError, Request, Store
 from crestgate.stores.remote_store import RemoteStore

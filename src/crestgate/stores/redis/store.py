@@ -86,7 +86,7 @@ class RedisStore(RemoteStore):
         self._single = clock is None and not topology.can_change()
         """Most batches are one command for one known server, and need no exchange."""
         self._breakers: dict[ServerAddress, Breaker] = {}
-        self._sync_client = SyncClient(settings, self.pool_size, self.breaker)
+        self._sync_client = SyncClient(settings, self.pool_size, self.breaker, self.timeout / 2)
         self._async_clients: dict[asyncio.AbstractEventLoop, AsyncClient] = {}
         self._async_lock = fork_safe_lock()
         self._closed = False

@@ -102,8 +102,9 @@ def _wait(file: int, events: int, deadline: float) -> int:
     poll = create_poll()
     poll.register(file, events)
     remaining_seconds = deadline - time.monotonic()
-    # Rounded up to a millisecond, the unit of poll, or the last one would be a busy loop.
-    ready = poll.poll(int(remaining_seconds * 1000) + 1) if remaining_seconds > 0 else []
+    # Rounded up to a millisecond, the unit of poll, or the last one would be a busy loop. Past the deadline it only
+    # looks: what has arrived while this thread was not scheduled is not late.
+    ready = poll.poll(int(remaining_seconds * 1000) + 1 if remaining_seconds > 0 else 0)
     if not ready:
         raise DatabaseConnectionError("no answer in time", timed_out=True)
     return ready[0][1]
