@@ -310,6 +310,7 @@ class LimiterCore:
         return checks
 
     def _close_store(self) -> None:
+        self.backend.drain()
         if self.owns_store:
             self.store.close()
 

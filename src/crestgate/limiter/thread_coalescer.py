@@ -26,7 +26,7 @@ from crestgate.limiter.coalescer import (
     shed,
 )
 from crestgate.runtime.fork_safety import Renewal, fork_safe_lock
-from crestgate.stores.port import BatchOutcomes, Request
+from crestgate.stores.port import BatchOutcomes, PartialStoreError, Request
 from crestgate.stores.remote_store import RemoteStore
 
 __all__ = ["ThreadCoalescer", "WaitingThread"]
@@ -95,6 +95,9 @@ class ThreadCoalescer:
             outcomes = store.call(requests, started + store.timeout)
             decided = True
             return outcomes
+        except PartialStoreError as error:
+            error.deadline = started + store.timeout
+            raise
         finally:
             self.end_call(started, decided)
 
@@ -119,6 +122,8 @@ class ThreadCoalescer:
             raise
         result = thread.result
         if isinstance(result, StoreError):
+            if isinstance(result, PartialStoreError):
+                result.deadline = thread.deadline
             raise result
         assert result is not None
         return result
