@@ -8,6 +8,7 @@ as much time more, and reads a reply that has arrived before it calls it late.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +16,7 @@ from typing import Any, Generic, TypeVar, cast, final
 
 from crestgate.errors import StoreError
 from crestgate.runtime.loop_lag import LoopLag, lag_of
+from crestgate.runtime.name_lookup import resolve_async
 from crestgate.runtime.poll import POLLIN, create_poll
 from crestgate.stores.breaker import Breaker
 from crestgate.stores.redis.protocol import (
@@ -250,16 +252,47 @@ class AsyncClient:
             pool.closed = self.closed
         return pool
 
-    async def open(self, address: ServerAddress) -> AsyncConnection:
+    async def open_socket(self, address: ServerAddress, deadline: float) -> socket.socket:
+        """A socket to the first address of a host that accepts; each has its share of the time."""
+        problem: OSError = OSError("the name has no address")
+        addresses = await resolve_async(address.host, address.port, deadline)
+        for number, (family, kind, protocol, _, target) in enumerate(addresses):
+            others = len(addresses) - number - 1
+            share = max((deadline - time.monotonic()) / (others + 1), 0.001)
+            try:
+                opened = socket.socket(family, kind, protocol)
+            except OSError as error:  # an address family that this machine does not support
+                problem = error
+                continue
+            try:
+                opened.setblocking(False)
+                connecting = self.loop.sock_connect(opened, target)
+                await (asyncio.wait_for(connecting, share) if others else connecting)  # the exchange ends the last one
+            except OSError as error:
+                opened.close()
+                problem = error
+            except BaseException:
+                opened.close()
+                raise
+            else:
+                return opened
+        raise problem
+
+    async def open(self, address: ServerAddress, deadline: float) -> AsyncConnection:
         """A new connection after its handshake. OSError, EOFError or StoreError if that fails."""
         if address.path is not None:
             _, connection = await self.loop.create_unix_connection(partial(AsyncConnection, self.lag), address.path)
         else:
             tls = self.settings.tls
             name = address.host if tls is not None else None
-            _, connection = await self.loop.create_connection(
-                partial(AsyncConnection, self.lag), address.host, address.port, ssl=tls, server_hostname=name
-            )
+            opened = await self.open_socket(address, deadline)
+            try:
+                _, connection = await self.loop.create_connection(
+                    partial(AsyncConnection, self.lag), sock=opened, ssl=tls, server_hostname=name
+                )
+            except BaseException:
+                opened.close()
+                raise
         handshake = self.settings.handshake(address)
         if handshake:
             finished: asyncio.Future[CallResult] = self.loop.create_future()
@@ -380,12 +413,13 @@ class _RunningExchange(Generic[T]):
     async def open_and_send(self, round_number: int, number: int, call: Call) -> None:
         breaker = self.client.breaker_of(call.address)
         try:
-            connection = await self.client.open(call.address)
+            connection = await self.client.open(call.address, self.deadline)
         except StoreError as error:  # the server answered, and refused the handshake
             breaker.succeeded()
             self.set_result(number, CallFailure(str(error), False))
         except Exception as error:  # noqa: BLE001 - whatever it is, the call needs a result
-            breaker.failed(time.monotonic(), describe_connection_error(error))
+            started = self.started if isinstance(error, TimeoutError) else None
+            breaker.failed(time.monotonic(), describe_connection_error(error), started)
             self.set_result(number, CallFailure(describe_connection_error(error), False))
         else:
             if self.expired or round_number != self.round:
