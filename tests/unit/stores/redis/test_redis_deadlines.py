@@ -128,7 +128,7 @@ def test_thread_that_wakes_late_looks_once_more(prompt: ServerAddress) -> None:
     class Late(socket.socket):
         waits = 1
 
-        def recv(self, *arguments: int) -> bytes:  # type: ignore[override]
+        def recv(self, *arguments: int) -> bytes:
             if Late.waits:
                 Late.waits -= 1
                 raise BlockingIOError
