@@ -83,7 +83,12 @@ class ThreadCoalescer:
         store = self.store
         started = time.monotonic()
         with self.lock:
-            alone = self.in_flight < store.max_concurrent_batches and not self.waiting and started >= self.next_send
+            in_flight = self.in_flight
+            alone = (
+                in_flight < store.max_concurrent_batches
+                and not self.waiting
+                and (started >= self.next_send or not in_flight)  # calls may be spaced
+            )
             if alone:
                 self.in_flight += 1
                 if self.call_time.spacing:
@@ -232,8 +237,10 @@ class ThreadCoalescer:
             left = thread.deadline - now
             if left < -LATE and not thread.extended:
                 thread.extended = True
-                thread.deadline = now + min(-left, store.timeout)
-                left = thread.deadline - now
+                left = min(-left, store.timeout)
+                if call_seconds * 4 < store.timeout:  # the store is fast enough to answer it all the same
+                    left = max(left, call_seconds * 2)
+                thread.deadline = now + left
             if left <= call_seconds:
                 thread.result = shed(store, left, call_seconds)
                 thread.wake.release()
@@ -245,12 +252,12 @@ class ThreadCoalescer:
         leader = batch[-1]
         leader.batch = batch
         leader.leads = True
-        self.in_flight += 1
         spacing = self.call_time.spacing
         if spacing:
-            leader.send_at = max(self.next_send, now)
+            leader.send_at = max(self.next_send, now) if self.in_flight else now
             self.next_send = leader.send_at + spacing
             self.spacing_leader = leader
+        self.in_flight += 1
         leader.wake.release()
 
     def hand_back(self, leader: WaitingThread, now: float) -> None:
