@@ -6,7 +6,7 @@ are refused without waiting. After a pause one request passes as a probe (half-o
 if not the next pause begins. Each server has its own breaker, so one dead node of a cluster does not affect the others.
 
 Several calls are in flight at once, and one moment without an answer makes all of them time out. That is one failure:
-a timeout counts only if its call began after the last timeout that counted.
+a timeout does not count if its call began before half of the last one that counted was over.
 
     closed ──(FAILURES in a row)──▶ open ──(PAUSE over)──▶ half-open ──(probe succeeds)──▶ closed
                                       ◀──(probe fails)────────┘
@@ -39,7 +39,7 @@ class Breaker:
         self.failures = 0
         """Failures in a row; while there are none, `admits` and `succeeded` need not be called."""
         self._probe_at = 0.0
-        self._timed_out_at = float("-inf")
+        self._timeouts_count_from = float("-inf")
         self.reason = ""
         """Of the last failure."""
 
@@ -85,9 +85,9 @@ class Breaker:
         with self._lock:
             self.reason = reason
             if started is not None:
-                if started < self._timed_out_at:
+                if started < self._timeouts_count_from:
                     return
-                self._timed_out_at = now
+                self._timeouts_count_from = (started + now) / 2
             self.failures += 1
             if self.failures >= FAILURES:
                 self._probe_at = now + OPEN_SECONDS
