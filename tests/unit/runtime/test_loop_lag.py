@@ -74,3 +74,31 @@ def test_closed_loop_is_released() -> None:
     del loop
     gc.collect()
     assert released() is None
+
+
+def test_computing_is_not_unscheduled() -> None:
+    async def scenario() -> tuple[float, float]:
+        lag = lag_of(asyncio.get_running_loop())
+        lag.start()
+        cpu = time.thread_time()
+        while time.thread_time() - cpu < 0.2:  # a callback that computes
+            pass
+        lag.now()
+        return lag.total, lag.unscheduled
+
+    total, unscheduled = asyncio.run(scenario())
+    assert total - unscheduled > 0.1
+
+
+def test_short_computing_does_not_count() -> None:
+    async def scenario() -> None:
+        lag = lag_of(asyncio.get_running_loop())
+        lag.start()
+        for _ in range(5):
+            cpu = time.thread_time()
+            while time.thread_time() - cpu < 0.02:
+                pass
+            lag.now()
+        assert lag.total == lag.unscheduled
+
+    asyncio.run(scenario())

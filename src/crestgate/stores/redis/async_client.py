@@ -71,7 +71,7 @@ class AsyncConnection(asyncio.Protocol):
             return
         self.replies, self.max_bytes, self.max_elements = replies, max_bytes, max_elements
         self.on_result = on_result
-        self.sent_at, self.lag_at_send, self.looked = time.monotonic(), self.lag.total, False
+        self.sent_at, self.lag_at_send, self.looked = time.monotonic(), self.lag.unscheduled, False
         assert self.transport is not None
         self.transport.write(commands)
 
@@ -118,9 +118,9 @@ class AsyncConnection(asyncio.Protocol):
         and was not read yet."""
         lag = self.lag
         lag.now()
-        missed = lag.total - self.lag_at_send
+        missed = lag.unscheduled - self.lag_at_send
         if missed > 0.0:
-            self.lag_at_send = lag.total
+            self.lag_at_send = lag.unscheduled
             return missed
         if not self.looked and not self.lost and self.readable():
             self.looked = True
@@ -226,7 +226,7 @@ class AsyncClient:
         pool.idle.pop()
         connection.replies, connection.max_bytes, connection.max_elements = 1, max_bytes, 0
         connection.on_result = on_result
-        connection.sent_at, connection.lag_at_send, connection.looked = now, self.lag.total, False
+        connection.sent_at, connection.lag_at_send, connection.looked = now, self.lag.unscheduled, False
         connection.time_limit = max(deadline - now, 0.0)
         connection.timer = self.loop.call_later(connection.time_limit, connection.time_out)
         assert connection.transport is not None
@@ -354,7 +354,7 @@ class _RunningExchange(Generic[T]):
         self.expired = False
         self.looked = False
         self.round = 0
-        self.lag_at_start = client.lag.total
+        self.lag_at_start = client.lag.unscheduled
         self.timer = client.loop.call_later(max(deadline - self.started, 0.0), self.expire)
 
     def advance(self, results: list[CallResult] | None) -> None:
@@ -473,9 +473,9 @@ class _RunningExchange(Generic[T]):
         """As of a connection."""
         lag = self.client.lag
         lag.now()
-        missed = lag.total - self.lag_at_start
+        missed = lag.unscheduled - self.lag_at_start
         if missed > 0.0:
-            self.lag_at_start = lag.total
+            self.lag_at_start = lag.unscheduled
             return missed
         if not self.looked and any(not one.lost and one.readable() for one in self.sending.values()):
             self.looked = True
