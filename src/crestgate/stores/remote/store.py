@@ -58,6 +58,7 @@ class ServiceStore(ThreadedStore):
     """The counters, plans and rules of a service."""
 
     max_members = MAX_ITEMS
+    min_shared_batch = 100  # the service decides one batch while the next is encoded
 
     def __init__(
         self, address: ServiceAddress, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, pool_size: int | None = None
