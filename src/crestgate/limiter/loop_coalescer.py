@@ -118,8 +118,8 @@ class LoopCoalescer:
             self.in_flight += 1
             self.calls = number = self.calls + 1
             sent_at = now - lag.total
-            deadline = batch[-1][1]
-            if deadline - sent_at < store.timeout * 0.9:
+            deadline = batch[0][1] if store.several_nodes else batch[-1][1]
+            if not store.several_nodes and deadline - sent_at < store.timeout * 0.9:
                 # All of them have waited. The call has time of its own: that it ends too early is not the server's
                 # fault, and those that still wait are answered by their own deadlines.
                 deadline = sent_at + store.timeout

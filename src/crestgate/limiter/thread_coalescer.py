@@ -196,7 +196,10 @@ class ThreadCoalescer:
         decided = False
         result: BatchOutcomes | StoreError = StoreError("the call was interrupted")
         try:
-            result = store.call(requests, leader.deadline)
+            deadline = leader.deadline
+            if store.several_nodes:
+                deadline = min([thread.deadline for thread in batch])
+            result = store.call(requests, deadline)
             decided = True
         except StoreError as error:
             result = error

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 
 from crestgate import AsyncLimiter, Decision, Limiter
+from crestgate.errors import StoreError
 from crestgate.limiter.coalescer import CallTime
 from crestgate.limiter.loop_coalescer import LoopCoalescer
 from crestgate.limiter.thread_coalescer import ThreadCoalescer
+from crestgate.stores.port import BatchOutcomes, PartialStoreError, Request
 from slow_store import SlowStore
 
 LIMIT = "100/hour"
@@ -274,5 +277,39 @@ def test_slow_calls_of_tasks_are_spaced() -> None:
         coalescer.flush()
         assert await tasks.finish() == dict.fromkeys(("first", "a", "b", "c"), "ok")
         assert store.batches == [["first"], ["a", "b", "c"]]
+
+    asyncio.run(scenario())
+
+
+# -- several nodes ----------------------------------------------------------------------------------------------------
+
+
+class HalfHung(SlowStore):
+    """Two nodes, of which one hangs: the result is there at the deadline, and one part of it is missing."""
+
+    several_nodes = True
+
+    def decide(self, batch: Sequence[Request]) -> BatchOutcomes:
+        replies = self.inner.apply(batch)
+        raise PartialStoreError([replies[0], *([StoreError("hangs")] for _ in replies[1:])])
+
+
+def test_thread_gets_what_the_other_nodes_have_decided() -> None:
+    threads = Threads(HalfHung(timeout=20.0))
+    threads.queue("old", "young")
+    oldest = threads.coalescer.waiting[0].deadline
+    assert threads.finish(2) == {"first": "ok", "old": "ok", "young": "fail_open"}
+    assert threads.store.deadlines[1] == oldest
+
+
+def test_task_gets_what_the_other_nodes_have_decided() -> None:
+    async def scenario() -> None:
+        store = HalfHung(timeout=20.0)
+        tasks = Tasks(store)
+        coalescer = await tasks.start("first", "old", "young")
+        age(coalescer, 0, 5.0)
+        oldest = coalescer.waiting[0][1]
+        assert await tasks.finish() == {"first": "ok", "old": "ok", "young": "fail_open"}
+        assert store.deadlines[1] == pytest.approx(oldest + coalescer.lag.total, abs=0.001)
 
     asyncio.run(scenario())

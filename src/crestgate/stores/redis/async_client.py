@@ -127,13 +127,13 @@ class AsyncConnection(asyncio.Protocol):
             return LOOK_SECONDS
         return 0.0
 
-    def fail(self, reason: str, timed_out: bool = False) -> None:
+    def fail(self, reason: str, timed_out: bool = False, patient: bool = True) -> None:
         if not self.lost:
             self.reason = reason
         self.drop()
         on_result, self.on_result = self.on_result, None
         if on_result is not None:
-            if self.breaker is not None:
+            if self.breaker is not None and patient:
                 self.breaker.failed(time.monotonic(), reason, self.sent_at if timed_out else None)
             on_result(CallFailure(reason, True))
 
@@ -192,7 +192,10 @@ class AsyncClient:
         settings: RedisSettings,
         pool_size: int,
         breaker_of: Callable[[ServerAddress], Breaker],
+        patience: float = 0.0,
     ) -> None:
+        self.patience = patience
+        """Seconds that a server must have had to answer, or that it did not says nothing about it."""
         self.loop = loop
         self.settings = settings
         self.pool_size = pool_size
@@ -355,6 +358,7 @@ class _RunningExchange(Generic[T]):
         self.looked = False
         self.round = 0
         self.lag_at_start = client.lag.unscheduled
+        self.patient = deadline - self.started >= client.patience
         self.timer = client.loop.call_later(max(deadline - self.started, 0.0), self.expire)
 
     def advance(self, results: list[CallResult] | None) -> None:
@@ -407,7 +411,8 @@ class _RunningExchange(Generic[T]):
         """A task that is cancelled before its first step never runs: its call needs a result all the same."""
         if task.cancelled() and round_number == self.round and self.results[number] is None:
             reason = describe_connection_error(TimeoutError(), self.deadline - self.started)
-            self.client.breaker_of(call.address).failed(time.monotonic(), reason, self.started)
+            if self.patient:
+                self.client.breaker_of(call.address).failed(time.monotonic(), reason, self.started)
             self.set_result(number, CallFailure(reason, False))
 
     async def open_and_send(self, round_number: int, number: int, call: Call) -> None:
@@ -452,7 +457,7 @@ class _RunningExchange(Generic[T]):
             if seconds:
                 self.client.loop.call_later(seconds, self.expire_call, round_number, number)
             else:
-                connection.fail(describe_connection_error(TimeoutError()), timed_out=True)
+                connection.fail(describe_connection_error(TimeoutError()), timed_out=True, patient=self.patient)
         elif number in self.opening:
             self.opening[number].cancel()
 
@@ -465,7 +470,7 @@ class _RunningExchange(Generic[T]):
         self.expired = True
         reason = describe_connection_error(TimeoutError(), self.deadline - self.started)
         for connection in tuple(self.sending.values()):
-            connection.fail(reason, timed_out=True)
+            connection.fail(reason, timed_out=True, patient=self.patient)
         for task in tuple(self.opening.values()):
             task.cancel()
 

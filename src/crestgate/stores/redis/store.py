@@ -82,6 +82,7 @@ class RedisStore(RemoteStore):
         self._settings = settings
         self.title = f"Redis at {topology.address}"
         self._cluster = topology if isinstance(topology, ClusterTopology) else None
+        self.several_nodes = self._cluster is not None
         self._encoder = BatchEncoder(prefix, self._cluster.tag_of if self._cluster is not None else None)
         self._single = clock is None and not topology.can_change()
         """Most batches are one command for one known server, and need no exchange."""
@@ -209,7 +210,7 @@ class RedisStore(RemoteStore):
         loop = asyncio.get_running_loop()
         client = self._async_clients.get(loop)
         if client is None:
-            client = AsyncClient(loop, self._settings, self.pool_size, self.breaker)
+            client = AsyncClient(loop, self._settings, self.pool_size, self.breaker, self.timeout / 2)
             with self._async_lock:
                 for closed in [other for other in self._async_clients if other.is_closed()]:
                     del self._async_clients[closed]  # and with it its connections
