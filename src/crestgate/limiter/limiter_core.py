@@ -23,6 +23,7 @@ from crestgate.errors import ConfigError
 from crestgate.limiter.backend import Backend
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.failure_policy import FailurePolicy, check_policy
+from crestgate.limiter.limit_share import check_instances
 from crestgate.limiter.observer import Observer, check_observer
 from crestgate.limiter.pending_check import PendingCheck, try_decide
 from crestgate.limiter.wait_queue import WaitQueue
@@ -71,6 +72,7 @@ class LimiterCore:
         plans: Plans | None = None,
         clock: Clock | None = None,
         on_store_error: OnStoreError = DEFAULT_FAILURE_POLICY,
+        fallback_instances: int = 1,
         on_pressure: Callable[[PressureEvent], object] | None = None,
         catalog: Catalog | None = None,
         observer: Observer | None = None,
@@ -81,6 +83,7 @@ class LimiterCore:
             raise ConfigError(f"clock must be a clock such as FakeClock(1_700_000_000), not {clock!r}")
         check_observer(observer)
         check_policy(on_store_error)  # before a store is opened, and perhaps a file created
+        check_instances(fallback_instances)
         if catalog is not None and plans is None:
             from crestgate.limiter.from_config import catalog_plans
 
@@ -102,7 +105,7 @@ class LimiterCore:
         if isinstance(self.store, RemoteStore):
             self.resolver.plan_of = self.store.plan_of
             has_own_rules = self.store.rules_for({}) is not None
-        failure = FailurePolicy(on_store_error, self.store.clock)
+        failure = FailurePolicy(on_store_error, self.store.clock, fallback_instances)
         observation = None if observer is None else _observation(observer, self.store)
         self.backend = Backend(self.store, failure, on_pressure, observation)
         for algorithm in self.resolver.compiled():
@@ -310,6 +313,7 @@ class LimiterCore:
         return checks
 
     def _close_store(self) -> None:
+        self.backend.drain()
         if self.owns_store:
             self.store.close()
 

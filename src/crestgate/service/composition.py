@@ -160,7 +160,13 @@ async def open_service(
     metrics.clients.restore(seen.clients)
     webhook = Webhook(settings.webhook) if settings.webhook is not None else None
     watch = PressureWatch(metrics, settings.logs.keys, webhook)
-    limiter = AsyncLimiter(settings.store, on_store_error=settings.on_store_error, on_pressure=watch, catalog=catalog)
+    limiter = AsyncLimiter(
+        settings.store,
+        on_store_error=settings.on_store_error,
+        fallback_instances=settings.fallback_instances * settings.server.workers,
+        on_pressure=watch,
+        catalog=catalog,
+    )
     try:
         await limiter.connect()
     except StoreError as error:

@@ -200,6 +200,8 @@ class PartialStoreError(StoreError):
 
     def __init__(self, outcomes: Sequence[Sequence[Outcome | StoreError]]) -> None:
         self.outcomes = outcomes
+        self.deadline = 0.0
+        """When the caller must be answered, an instant of `time.monotonic`; 0 where that is not known."""
         errors = [item for reply in outcomes for item in reply if isinstance(item, StoreError)]
         super().__init__(str(errors[0]) if errors else "a part of the store did not answer")
 

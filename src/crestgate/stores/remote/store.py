@@ -58,6 +58,7 @@ class ServiceStore(ThreadedStore):
     """The counters, plans and rules of a service."""
 
     max_members = MAX_ITEMS
+    min_shared_batch = 100  # the service decides one batch while the next is encoded
 
     def __init__(
         self, address: ServiceAddress, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, pool_size: int | None = None
@@ -143,13 +144,16 @@ class ServiceStore(ThreadedStore):
 
     def _post(self, items: Sequence[str], requests: Sequence[Request], deadline: float) -> list[Outcomes]:
         """One call; the outcomes of each request."""
+        started = time.monotonic()
         try:
             body = f"{HEAD}{','.join(items)}{TAIL}".encode("ascii")
             max_bytes = RESPONSE_BYTES + len(items) * BYTES_PER_ITEM + len(body) * BYTES_PER_BYTE
             response = self.connections.post(PATH, body, deadline, max_bytes)
         except RequestError as error:
             counted = "; the requests may have been counted" if error.sent else ""
-            raise (self._error if error.busy else self._failed)(f"{error}{counted}") from None
+            if error.busy or (error.timed_out and deadline - started < self.timeout / 2):  # there was too little time
+                raise self._error(f"{error}{counted}") from None
+            raise self._failed(f"{error}{counted}", started if error.timed_out else None) from None
         if response.status == 200:
             return self._decode(requests, response.body)
         if response.status in REJECTED and len(items) > 1:
@@ -219,8 +223,8 @@ class ServiceStore(ThreadedStore):
         if self.closed:
             raise StoreClosedError(f"{self.title}: this store is closed")
 
-    def _failed(self, reason: str) -> StoreError:
-        self.breaker.failed(time.monotonic(), reason)
+    def _failed(self, reason: str, started: float | None = None) -> StoreError:
+        self.breaker.failed(time.monotonic(), reason, started)
         return self._error(reason)
 
     def _error(self, reason: str) -> StoreError:
