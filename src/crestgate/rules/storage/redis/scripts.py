@@ -5,7 +5,11 @@ All get the keys of layout.Keys, in their order.
 
 from __future__ import annotations
 
-__all__ = ["APPEND_AUDIT_SCRIPT", "CHANGES", "FIND", "LIST"]
+__all__ = ["APPEND_AUDIT_SCRIPT", "CHANGES", "FIND", "LIST", "PART", "REPLACED"]
+
+PART, REPLACED = 0, 2
+"""Extents: the records that have changed; all records, because the reader's revision is not in this history. 1: all
+records, for another reason."""
 
 CHANGES = """
 local since, seen = tonumber(ARGV[1]), ARGV[2]
@@ -15,7 +19,8 @@ if revision == since and (seen == '' or seen == state[3]) then
   return {state[1], revision, state[3]}
 end
 local ours = seen == '' or tonumber(redis.call('ZSCORE', KEYS[6], seen) or '-1') == since
-if ours and since > 0 and since < revision and since >= tonumber(state[4] or '0') then
+local stored = since >= tonumber(state[4] or '0')
+if ours and since > 0 and since < revision and stored then
   local names = redis.call('ZRANGEBYSCORE', KEYS[5], '(' .. ARGV[1], '+inf')
   local found = {}
   for i, name in ipairs(names) do
@@ -24,12 +29,13 @@ if ours and since > 0 and since < revision and since >= tonumber(state[4] or '0'
   end
   return {state[1], revision, state[3], 0, found}
 end
-return {state[1], revision, state[3], 1, redis.call('HGETALL', KEYS[2])}
+local extent = (since > revision or (not ours and stored)) and 2 or 1
+return {state[1], revision, state[3], extent, redis.call('HGETALL', KEYS[2])}
 """
 """ARGV: the revision, and the nonce of its write, empty if unknown.
 
-Returns the layout, the revision and its nonce; and if anything is new, whether these are all records, and alternating
-names and texts, with no text where a record was deleted."""
+Returns the layout, the revision and its nonce; and if anything is new, its extent (see PART), and alternating names and
+texts, with no text where a record was deleted."""
 
 LIST = """
 local found = {}
