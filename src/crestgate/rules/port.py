@@ -203,3 +203,6 @@ class Repository(Source, Lookup, Protocol):
 
     def audit(self, query: AuditQuery) -> Sequence[AuditEntry]:
         """Entries of the audit log, the newest first."""
+
+    def purge(self) -> None:
+        """Delete what is no longer retained. Writes do so, too: this is for a repository that is seldom written to."""

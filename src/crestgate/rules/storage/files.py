@@ -70,6 +70,9 @@ class FileRepository:
     def audit(self, query: AuditQuery) -> Sequence[AuditEntry]:
         return []
 
+    def purge(self) -> None:
+        """Nothing is stored."""
+
     def close(self) -> None:
         """Nothing is held open."""
 

@@ -315,13 +315,17 @@ def test_incomplete_sweep_continues_with_the_next_write(rules: RedisRepository, 
     assert client.hget(rules.keys.state, "swept_us") != b"0"
 
 
-@pytest.mark.parametrize("add", ["write", "note"])
+@pytest.mark.parametrize("add", ["write", "note", "purge"])
 def test_audit_entries_are_retained_for_90_days(rules: RedisRepository, client: Any, add: str) -> None:
     seconds, _ = client.time()
     for days in (91, 89):
         at_us = seconds * 1_000_000 - days * DAY_US
         fields: Any = audit_fields(AuditEntry(at_us, "carol", "", "reset", f"{days} days ago"))
         client.xadd(rules.keys.audit, fields, id=f"{at_us // 1000}-0")
+    if add == "purge":
+        rules.purge()
+        assert [e.subject for e in rules.audit(AuditQuery())] == ["89 days ago"]
+        return
     if add == "write":
         put(rules, "r", {})
     else:

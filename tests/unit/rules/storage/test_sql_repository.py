@@ -167,6 +167,23 @@ def test_audit_entries_are_retained_for_ninety_days(repository: SqlRepository) -
     assert bodies == [{"n": 3}, {"n": 2}]
 
 
+def test_purge_without_writes(repository: SqlRepository) -> None:
+    repository.purge()  # nothing was ever written
+    assert rows(repository) == {}
+    count = 2 * BATCH_SIZE + 1
+    repository.write([edit(f"ended{n:03}", {}, expires_us=1) for n in range(count)], ALICE)
+    advance(repository, AUDIT_DAYS * DAY_US + HOUR_US)
+    revision = revision_of(repository)
+    repository.purge()
+    entries = repository.audit(AuditQuery(limit=10_000))
+    assert {entry.action for entry in entries} == {"expire"}, "the old entries are gone"
+    assert (len(entries), list(repository.list("rule"))) == (count, [])
+    assert revision_of(repository) > revision, "readers see that the rules are gone"
+    revision = revision_of(repository)
+    repository.purge()
+    assert revision_of(repository) == revision
+
+
 def test_retention_removes_a_bounded_number_per_write(repository: SqlRepository) -> None:
     count = BATCH_SIZE + BATCH_SIZE // 2
     repository.write([edit(f"ended{n:03}", {}, expires_us=1) for n in range(count)], ALICE)

@@ -40,7 +40,7 @@ from crestgate.rules.storage.redis.layout import (
     read_record,
 )
 from crestgate.rules.storage.redis.notifications import RedisChangeListener
-from crestgate.rules.storage.redis.scripts import APPEND_AUDIT_SCRIPT, CHANGES, LIST, PART, REPLACED
+from crestgate.rules.storage.redis.scripts import APPEND_AUDIT_SCRIPT, CHANGES, LIST, PART, PURGE_AUDIT_SCRIPT, REPLACED
 from crestgate.rules.storage.redis.transaction import AUDIT_MS, Writer
 from crestgate.rules.storage.seen_nonces import MAX_WRITES, SeenNonces
 from crestgate.runtime.backoff import poll
@@ -178,6 +178,10 @@ class RedisRepository:
             del fields["at_us"]  # set by the script
             words += [word for pair in fields.items() for word in pair]
         self._script(APPEND_AUDIT_SCRIPT, AUDIT_MS // 1000, len(subjects), *words, writes=True)
+
+    def purge(self) -> None:
+        """Trim the audit log. Expired records are removed by the next write."""
+        self._script(PURGE_AUDIT_SCRIPT, AUDIT_MS // 1000, writes=True)
 
     # -- both ---------------------------------------------------------------------------------------------------------
 

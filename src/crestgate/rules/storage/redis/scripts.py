@@ -1,11 +1,11 @@
-"""Lua scripts that read in one step, so that no reader sees half of a write. Only APPEND_AUDIT_SCRIPT writes.
+"""Lua scripts that read in one step, so that no reader sees half of a write. Only the two about the audit log write.
 
 All get the keys of layout.Keys, in their order.
 """
 
 from __future__ import annotations
 
-__all__ = ["APPEND_AUDIT_SCRIPT", "CHANGES", "FIND", "LIST", "PART", "REPLACED"]
+__all__ = ["APPEND_AUDIT_SCRIPT", "CHANGES", "FIND", "LIST", "PART", "PURGE_AUDIT_SCRIPT", "REPLACED"]
 
 PART, REPLACED = 0, 2
 """Extents: the records that have changed; all records, because the reader's revision is not in this history. 1: all
@@ -100,3 +100,11 @@ for entry = 0, ARGV[2] - 1 do
 end
 """
 """ARGV: the retention in seconds, the number of entries, and the fields of each without its time."""
+
+PURGE_AUDIT_SCRIPT = """
+if redis.call('TYPE', KEYS[9]).ok == 'stream' then
+  local oldest = string.format('%.0f', (redis.call('TIME')[1] - tonumber(ARGV[1])) * 1000)
+  redis.call('XTRIM', KEYS[9], 'MINID', oldest)
+end
+"""
+"""ARGV: the retention in seconds."""

@@ -154,6 +154,11 @@ class SqlRepository:
         self._check_open()
         self._transactions.write(lambda connection: self._note(connection, actor, action, subjects))
 
+    def purge(self) -> None:
+        self._check_open()
+        while self._transactions.write(self._purge):  # in small batches, between which others can write
+            pass
+
     def listen(self, wake: Callable[[], None]) -> None:
         self._check_open()
         if self._listener is not None:
@@ -204,6 +209,16 @@ class SqlRepository:
         mark, now_us = self._lock_prefix(connection)
         entries = [AuditEntry(now_us, actor.name, actor.address, action, subject) for subject in subjects]
         self._store(connection, mark, now_us, WritePlan(audit=entries), set())
+
+    def _purge(self, connection: Connection) -> bool:
+        """Purge old rows if that is due; whether there are more."""
+        if not self._marks(connection, locking=True):
+            return False  # nothing was ever written
+        mark, now_us = self._lock_prefix(connection)
+        if not retention.is_due(mark.swept_us, now_us):
+            return False
+        self._store(connection, mark, now_us, WritePlan(), set())
+        return retention.is_due(self._mark(connection).swept_us, now_us)
 
     def _lock_prefix(self, connection: Connection) -> tuple[Mark, int]:
         """Lock the prefix against other writers; returns its mark, and the time."""
