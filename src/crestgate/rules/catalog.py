@@ -193,9 +193,8 @@ def _log_unreadable(state: SourceState, earlier: SourceSnapshot) -> None:
     ]
     if good:
         more = f" and {len(good) - MAX_NAMED:,} more" if len(good) > MAX_NAMED else ""
-        _log.warning(
-            "stored rules can be used again, or were deleted: %s: %s%s", title, ", ".join(good[:MAX_NAMED]), more
-        )
+        names = ", ".join(good[:MAX_NAMED]) + more
+        _log.warning("stored rules can be used again, or were deleted: %s: %s", title, names)
 
 
 def _located(title: str, snapshot: SourceSnapshot, name: tuple[str, str]) -> str:
