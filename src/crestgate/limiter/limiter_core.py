@@ -105,6 +105,8 @@ class LimiterCore:
         if isinstance(self.store, RemoteStore):
             self.resolver.plan_of = self.store.plan_of
             has_own_rules = self.store.rules_for({}) is not None
+        self.has_server_limits = has_own_rules
+        """Whether only the store knows all limits, and may reject a request."""
         failure = FailurePolicy(on_store_error, self.store.clock, fallback_instances)
         observation = None if observer is None else _observation(observer, self.store)
         self.backend = Backend(self.store, failure, on_pressure, observation)
@@ -310,6 +312,10 @@ class LimiterCore:
             if not isinstance(item, tuple | list) or len(item) not in (2, 3):
                 raise ValueError(f"check_many takes (key, limits) or (key, limits, cost), not {item!r}")
             checks.append(self.prepare(Op.TAKE, item[0], item[1], item[2] if len(item) == 3 else 1))
+        if self.has_server_limits and len(checks) > 1:
+            group = object()
+            for check in checks:
+                check.group = group
         return checks
 
     def _close_store(self) -> None:

@@ -157,12 +157,21 @@ class IdempotencyRecord:
 class Request:
     """One operation on one or more counters, all or nothing; idempotent if it has a `record`."""
 
-    __slots__ = ("members", "op", "record")
+    __slots__ = ("group", "members", "op", "record")
 
-    def __init__(self, op: Op, members: Sequence[Member], record: IdempotencyRecord | None = None) -> None:
+    def __init__(
+        self,
+        op: Op,
+        members: Sequence[Member],
+        record: IdempotencyRecord | None = None,
+        group: object | None = None,
+    ) -> None:
         self.op = op
         self.members = members
         self.record = record
+        self.group = group
+        """Adjacent requests of a batch with the same group are one call of a program: a store that may reject a request
+        as invalid decides none of them then."""
 
 
 @final
