@@ -21,6 +21,7 @@ from crestgate.rules.rule import Rule
 from crestgate.rules.storage.factory import open_repository
 from integration.child_process import ChildProcess
 from integration.rules.repositories import KINDS, repository_url
+from security.bystander import FACTOR, Control
 
 CHANGES = 100
 RULES = 20
@@ -41,11 +42,13 @@ def rules(limit: int) -> list[dict[str, Any]]:
     ]
 
 
-Report = tuple[list[float], int]
+Measured = tuple[list[float], int]
 """How long each change took to apply, and how often a torn rule set was seen."""
+Report = tuple[list[float], int, float]
+"""The same, and the slowest answer meanwhile of a process that has nothing to do with it."""
 
 
-def measure_changes(config: Path, change: Callable[[int], None]) -> Report:
+def measure_changes(config: Path, change: Callable[[int], None]) -> Measured:
     """Measure how long each change takes to apply in another process, and how often that sees a torn rule set.
 
     Changes come at random intervals, some before the previous one has applied: a change has applied when it or a later
@@ -70,7 +73,7 @@ def measure_changes(config: Path, change: Callable[[int], None]) -> Report:
     return waits, report["torn"]
 
 
-def measure_database(url: str, folder: Path) -> Report:
+def measure_database(url: str, folder: Path) -> Measured:
     repository = open_repository(url)
     editor = Editor(repository, Actor("operator"))
 
@@ -87,7 +90,7 @@ def measure_database(url: str, folder: Path) -> Report:
         repository.close()
 
 
-def measure_file(folder: Path) -> Report:
+def measure_file(folder: Path) -> Measured:
     """In an included folder whose file is replaced atomically each time, as editors and deployments do."""
     included = folder / "rules.d"
     included.mkdir()
@@ -108,23 +111,26 @@ def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """All kinds in parallel: they mostly wait."""
     folders = {kind: tmp_path_factory.mktemp(kind) for kind in (*KINDS, "file")}
     urls = {kind: repository_url(kind, request) for kind in KINDS}
-    with ThreadPoolExecutor(len(folders)) as pool:
+    start = time.monotonic()
+    with Control() as control, ThreadPoolExecutor(len(folders)) as pool:
         futures = {kind: pool.submit(measure_database, url, folders[kind]) for kind, url in urls.items()}
         futures["file"] = pool.submit(measure_file, folders["file"])
-        return {kind: report.result() for kind, report in futures.items()}
+        waits = {kind: report.result() for kind, report in futures.items()}
+    machine = max(control.waits(start, time.monotonic()))
+    return {kind: (*report, machine) for kind, report in waits.items()}
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "file"])
 def test_every_change_binds_within_two_seconds(
     kind: str, reports: dict[str, Report], report: Callable[[str], None]
 ) -> None:
-    waits, _ = reports[kind]
+    waits, _, machine = reports[kind]
     report(f"{len(waits)} changes bound after {median(waits):.2f} s, the slowest after {max(waits):.2f} s")
     assert len(waits) == CHANGES
-    assert max(waits) <= BOUND, sorted(waits)[-5:]
+    assert max(waits) <= BOUND + FACTOR * machine, (sorted(waits)[-5:], machine)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "file"])
 def test_changes_are_atomic(kind: str, reports: dict[str, Report]) -> None:
-    _, torn = reports[kind]
+    _, torn, _ = reports[kind]
     assert torn == 0
