@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SERVE_VENV := .venv-serve
 
-FORMATTED := src tests examples benchmarks proto tools setup.py
+FORMATTED := src tests examples benchmarks chaos proto tools setup.py
 FROM_SOURCE := PYTHONPATH=src $(BIN)/python -m pytest -q -o cache_dir=.pytest_cache/source
 TESTS := tests
 LAST :=
