@@ -67,10 +67,13 @@ def bound_of(algorithm: str, count: int, period: float, burst: int | None = None
     return Bound(algorithm, count, period, burst or count)
 
 
-def over_admission(operations: Sequence[Operation], bound: Bound) -> tuple[int, int, int]:
+def over_admission(
+    operations: Sequence[Operation], bound: Bound, slack: Sequence[tuple[int, int]] = ()
+) -> tuple[int, int, int]:
     """The worst span: how many more were admitted in it than the algorithm allows, its start and its end.
 
-    Only what surely lies within a span counts: what began and ended in it. So there is no excess by chance.
+    Only what surely lies within a span counts: what began and ended in it. So there is no excess by chance. In each of
+    the intervals `slack` the counter may have been lost or refilled once.
     """
     admitted = sorted((o for o in operations if o.allowed and o.change > 0), key=lambda o: o.end)
     worst = (0, 0, 0)
@@ -80,6 +83,8 @@ def over_admission(operations: Sequence[Operation], bound: Bound) -> tuple[int, 
             if operation.start >= start:
                 inside += operation.change
                 over = inside - int(bound.admits((operation.end - start + CLOCKS) / SECOND))
+                if over > worst[0]:
+                    over -= bound.burst * sum(at <= operation.end and to >= start for at, to in slack)
                 if over > worst[0]:
                     worst = (over, start, operation.end)
     return worst
