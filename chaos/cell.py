@@ -74,7 +74,8 @@ def _run(
     context = Context(environment, clients, environment.network, rng, fake_time)
     windows: list[tuple[int, int]] = []
     clients.start()
-    control = stack.enter_context(Control(folder))
+    control = Control(folder)
+    stack.enter_context(control)
     began = time.monotonic()
     if fault.whole_run:
         at = time.monotonic_ns()

@@ -6,8 +6,6 @@ announce the proxies' ports. So every store can have every fault of the network.
 
 from __future__ import annotations
 
-import os
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,7 +89,10 @@ class MemoryEnvironment(Environment):
     """Each process has its own counters."""
 
     remote = shared = False
-    addresses = ["memory://"]
+
+    @property
+    def addresses(self) -> list[str]:
+        return ["memory://"]
 
     def start(self) -> None:
         pass
@@ -193,8 +194,9 @@ class SentinelEnvironment(RedisEnvironment):
         master = self.proxies[0].port
         self.group.replica.settings["replicaof"] = f"{host} {master}"
         for sentinel in self.group.sentinels:
-            front = self.proxy(sentinel.port)
+            self.proxy(sentinel.port)
             sentinel.further_lines[0] = f"sentinel monitor mymaster {host} {master} 2"
+            sentinel.further_lines.append("sentinel announce-ip 127.0.0.1")  # the others are on this side, too
         self.group.start()
 
     @property
@@ -306,34 +308,32 @@ class ServiceEnvironment(Environment):
         super().__init__(network, settings)
         self.port = free_port()
         self.service: Service | None = None
+        self.old_workers: list[int] = []
 
     def start(self) -> None:
         self.front = self.proxy(self.port)
         self.revive()
 
     def revive(self) -> None:
-        if self.service is None or self.service.process.poll() is not None:
-            environment = {**GENEROUS, **self.settings, "CRESTGATE_SERVER__HTTP": f"127.0.0.1:{self.port}"}
-            self._wait_for_port()
-            self.service = Service(
-                self.folder, environment=environment, arguments=("--workers", "2"), key=os.urandom(8).hex()
-            )
+        if self.service is not None and self.service.process.poll() is None:
+            return
+        # Workers of a killed supervisor end by themselves.
+        until("the old workers are gone", lambda: not any(Path(f"/proc/{pid}").exists() for pid in self.old_workers))
+        environment = {
+            **GENEROUS,
+            **self.settings,
+            "CRESTGATE_SERVER__HTTP": f"127.0.0.1:{self.port}",
+            "CRESTGATE_ADMIN_KEY": "cg_of_the_operator",
+        }
+        config = f"server: {{allowed_hosts: ['{self.network.host}']}}\n"
+        arguments = ("--workers", "2")
+        self.service = Service(self.folder, config, environment, arguments, key="cg_of_the_operator")
 
-    def _wait_for_port(self) -> None:
-        """Workers of a killed supervisor end by themselves."""
-        if self.service is not None:
-            until("the old workers are gone", lambda: not any(map(_alive, self.workers)))
-
-    @property
-    def workers(self) -> list[int]:
-        return self._workers
-
-    _workers: list[int] = []
-
-    def remember_workers(self) -> list[int]:
+    def kill(self) -> None:
+        """SIGKILL to the supervisor; its workers notice."""
         assert self.service is not None
-        self._workers = self.service.worker_pids
-        return self._workers
+        self.old_workers = self.service.worker_pids
+        self.service.kill()
 
     @property
     def addresses(self) -> list[str]:
@@ -341,13 +341,8 @@ class ServiceEnvironment(Environment):
 
     def close(self) -> None:
         if self.service is not None:
-            self.service.kill()
-            time.sleep(0.1)
+            self.service.stop()
         super().close()
-
-
-def _alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
 
 
 STORES: dict[str, type[Environment]] = {

@@ -70,7 +70,7 @@ class Fault(ABC):
         """What its servers must be started with."""
         return {}
 
-    def prepare(self, environment: Environment, stack: ExitStack) -> None:
+    def prepare(self, environment: Environment, stack: ExitStack) -> None:  # noqa: B027 - most need nothing
         """Before the servers are started."""
 
     @abstractmethod
@@ -102,10 +102,7 @@ class ServerKill(ServerFault):
 
     def begin(self, context: Context) -> None:
         if isinstance(context.environment, ServiceEnvironment):
-            service = context.environment.service
-            assert service is not None
-            context.environment.remember_workers()
-            service.kill()
+            context.environment.kill()
         else:
             context.environment.victim(context.rng.randrange(10)).kill()
 

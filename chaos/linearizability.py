@@ -5,7 +5,7 @@ each result: allowed if `used + cost <= capacity`, with `remaining = capacity - 
 checked so do not refill within a run (their period is a year), so all algorithms are this counter.
 
 The search takes a next operation among those that none must precede, and goes back when it is stuck. Visited pairs of
-(operations in order so far, usage) are not searched again. Three reductions make it nearly linear; none changes a verdict:
+(operations in order so far, usage) are not searched again. Three reductions, which change no verdict, keep it short:
 
 - An operation that changes nothing and has the right result now is taken at once: later, it is only harder to place.
 - Operations with an unknown result may take effect at any time after their start, once, or never. Of those with the

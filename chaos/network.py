@@ -1,8 +1,9 @@
 """The network of a run: namespaces of its own where the machine allows them, else loopback.
 
-A run starts itself again in a network namespace of its own, so nothing that it listens on can be reached from elsewhere.
+A run starts itself again in a network namespace of its own, so nothing that it listens on can be reached from outside.
 Clients run in a second one, behind a pair of virtual interfaces: to take that link down is a real partition, in which
-packets get lost and nobody is told. Both namespaces end with their processes, and leave nothing behind.
+packets get lost and nobody is told. What is mounted is private, too. All namespaces end with their processes, and leave
+nothing behind.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ SERVER_SIDE, CLIENT_SIDE = "10.77.0.1", "10.77.0.2"
 def can_isolate() -> bool:
     """Whether this machine lets us create network namespaces."""
     tools = all(shutil.which(name) for name in ("unshare", "nsenter", "ip"))
-    return tools and subprocess.run(["unshare", "--net", "ip", "link"], capture_output=True).returncode == 0
+    probe = ["unshare", "--net", "--mount", "ip", "link"]
+    return tools and subprocess.run(probe, check=False, capture_output=True).returncode == 0
 
 
 def enter_namespace(arguments: list[str]) -> None:
     """Start this program again in a namespace of its own, unless that was done or cannot be done."""
     if not os.environ.get(ENTERED) and can_isolate():
         os.environ[ENTERED] = "1"
-        os.execvp("unshare", ["unshare", "--net", sys.executable, "-m", "chaos", *arguments])
+        os.execvp("unshare", ["unshare", "--net", "--mount", sys.executable, "-m", "chaos", *arguments])
 
 
 class Network:
