@@ -186,7 +186,8 @@ def _judge_recovery(result: Result, evidence: Evidence, slack: Slack) -> None:
         if took is None and until - end < slack.recovery_seconds * SECOND:
             continue  # the cell ended too early to tell
         if took is None or took > slack.recovery_seconds + 10 * result.control:
-            text = "never" if took is None else f"only after {took:.1f} s"
-            result.violations.append(f"the store decided again {text}")
+            result.violations.append(
+                "the store did not decide again" if took is None else f"the store decided again only after {took:.1f} s"
+            )
         if took is not None:
             result.recovery = max(result.recovery or 0.0, took)

@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,8 @@ class Client:
             code = 1
             try:
                 self.journal = Journal(path, self.number * 1000 + self.forks)
+                if self.reads_itself:  # the child has a copy of the counters, and goes its own way
+                    self.traffic = replace(self.traffic, scope=f"c{self.number}.{self.forks}.")
                 self.use_after_fork()
                 code = 0
             except BaseException:  # noqa: BLE001 - printed; this process exits in any case
