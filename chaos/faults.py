@@ -340,7 +340,12 @@ class ServerClock(ClockFault):
     preloads = "server"
 
     def unsupported(self, store: str) -> str | None:
-        return "no server: the machine's clock is the clients'" if store in LOCAL else super().unsupported(store)
+        if store in LOCAL:
+            return "no server: the machine's clock is the clients'"
+        if store in ("redis", "sentinel", "cluster", "valkey", "sharded"):
+            # Its allocator reads the clock before libfaketime is ready: the server then hangs at its start.
+            return "libfaketime does not work with the allocator of Redis: see tests/conformance/test_clock_steps.py"
+        return super().unsupported(store)
 
 
 class ClientClock(ClockFault):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import sqlite3
 import subprocess
 import time
@@ -136,24 +137,25 @@ class Loading(Fault):
 
     def settings(self, store: str) -> dict[str, str]:
         # Microseconds for each key: a few dozen counters then take a second, as millions would.
-        return {"key-load-delay": "20000", "loading-process-events-interval-bytes": "1024"}
+        return {"key-load-delay": "10000", "loading-process-events-interval-bytes": "1024"}
 
     def begin(self, context: Context) -> None:
         server = redis_servers(context)[0]
         server.cli("SAVE")
         server.kill()
         server.launch()
+        until("it reads its data", lambda: _info(server, "loading:"))
 
     def end(self, context: Context) -> None:
         server = redis_servers(context)[0]
         server.wait_ready()
+        until("it has read its data", lambda: _info(server, "loading:0\r"))
 
-        def loaded() -> bool:
-            with suppress(ServerError):
-                return "loading:0\r" in server.cli("INFO", "persistence")
-            return False
 
-        until("it has read its data", loaded)
+def _info(server: RedisServer, text: str) -> bool:
+    with suppress(ServerError):  # it does not listen yet
+        return text in server.cli("INFO", "persistence")
+    return False
 
 
 class ReadOnly(Fault):
@@ -234,27 +236,22 @@ class MaxConnections(Fault):
                     self.others.append(_connect(environment))
         else:
             for server in redis_servers(context):
-                server.cli("CONFIG", "SET", "maxclients", "1")
+                # The one connection that is left is ours, and takes the setting back.
+                self.others.append(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+                _set_max_clients(self.others[-1], 1)
         for proxy in environment.proxies:
             proxy.pass_all()
 
     def end(self, context: Context) -> None:
         for other in self.others:
+            if isinstance(other, socket.socket):
+                _set_max_clients(other, 10_000)
             other.close()
-        if not isinstance(context.environment, MariaDBEnvironment):
-            for server in redis_servers(context):
-                _accept_clients(server)
 
 
-def _accept_clients(server: RedisServer) -> None:
-    """It has room for one connection, which a client may have: until it is ours."""
-
-    def accepted() -> bool:
-        with suppress(ServerError):
-            return server.cli("CONFIG", "SET", "maxclients", "10000") == "OK"
-        return False
-
-    until("it accepts us", accepted)
+def _set_max_clients(connection: socket.socket, count: int) -> None:
+    connection.sendall(f"CONFIG SET maxclients {count}\r\n".encode())
+    assert connection.recv(100) == b"+OK\r\n"
 
 
 def _connect(environment: Environment) -> Any:
