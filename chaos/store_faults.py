@@ -213,7 +213,7 @@ class MaxConnections(Fault):
     """All connections of the server are taken by others, and ours are cut."""
 
     name = "max-connections"
-    LIMIT = 25
+    LIMIT = 60  # more than all clients need
 
     def unsupported(self, store: str) -> str | None:
         if store == "crestgate":
