@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from chaos.checkers import (
+    FACTOR,
     SECOND,
     chain_mismatches,
     double_counted,
@@ -183,9 +184,10 @@ def _judge_recovery(result: Result, evidence: Evidence, slack: Slack) -> None:
     begins = [at for at, _ in evidence.windows[1:]] + [evidence.finished]
     for end, until in zip(ends, begins, strict=True):
         took = recovery_seconds(evidence.operations, end, until)
-        if took is None and until - end < slack.recovery_seconds * SECOND:
-            continue  # the cell ended too early to tell
-        if took is None or took > slack.recovery_seconds + 10 * result.control:
+        allowed = slack.recovery_seconds + FACTOR * result.control
+        if took is None and until - end < allowed * SECOND:
+            continue  # the next fault came too early to tell
+        if took is None or took > allowed:
             result.violations.append(
                 "the store did not decide again" if took is None else f"the store decided again only after {took:.1f} s"
             )
