@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SERVE_VENV := .venv-serve
 
-FORMATTED := src tests examples benchmarks proto tools setup.py
+FORMATTED := src tests examples benchmarks chaos proto tools setup.py
 FROM_SOURCE := PYTHONPATH=src $(BIN)/python -m pytest -q -o cache_dir=.pytest_cache/source
 TESTS := tests
 LAST :=
@@ -18,7 +18,7 @@ COMPILED := yes
 # Hundreds of processes are started: without their bytecode on disk, each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve compile test quick check doctest source compiled compile-for-tests servers bench h2spec limits-suite \
+.PHONY: serve compile test quick check doctest source compiled compile-for-tests servers bench chaos h2spec limits-suite \
 	clients-check package clean python FORCE
 
 # The service on loopback, until Ctrl-C: from the source at once, or compiled if `make compile` was run since the last
@@ -93,6 +93,13 @@ bench: servers
 	@$(PYTHON) -m tools.system_packages load
 	$(PYTHON) benchmarks/run.py $(BENCH)
 	@case "$(BENCH)" in ""|*"--only rpc"*) $(MAKE) --no-print-directory h2spec ;; esac
+
+# Every store under every fault, checked against the bounds that docs/reliability.md states; writes its results there. Takes
+# hours: CHAOS="--all --store redis --seconds 5" runs some of it, CHAOS="--all --resume --soak 600" goes on after an interruption.
+CHAOS := --all --seconds 30 --soak 600
+chaos: servers $(VENV)/.ready
+	@$(PYTHON) -m tools.system_packages chaos
+	PYTHONPATH=src $(BIN)/python -m chaos $(CHAOS)
 
 # The gRPC listener against h2spec, a conformance suite for HTTP/2 in Go.
 h2spec: $(VENV)/.ready $(BIN)/h2spec

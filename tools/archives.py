@@ -20,7 +20,7 @@ NEEDED_TO_BUILD = (
     "tools/build_backend.py",
 )
 """In an sdist, beside every file of src."""
-NOT_RELEASED = (".venv", "__pycache__", "benchmarks", "build", "dist", "tests")
+NOT_RELEASED = (".venv", "__pycache__", "benchmarks", "build", "chaos", "dist", "tests")
 """Folders that belong to neither."""
 BUILD_FILES = (".c", ".h", ".o", ".pyc")
 """How the names of files end that only a build needs."""

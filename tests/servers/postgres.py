@@ -17,10 +17,11 @@ from glob import glob
 from pathlib import Path
 from shutil import copytree
 
+from servers.group import ServerGroup
 from servers.machine import PATIENCE, find, gone, private_folder, run, stat, until
 from servers.process import ServerProcess
 
-__all__ = ["Postgres"]
+__all__ = ["Postgres", "PostgresPair"]
 
 _SERVER, _CLIENT = "postgresql", "postgresql-client"
 _SETUP = "CREATE ROLE crestgate LOGIN PASSWORD 'secret'\nCREATE DATABASE crestgate OWNER crestgate\n"
@@ -110,6 +111,47 @@ class Postgres(ServerProcess):
         if self._guard is not None:
             self._guard.communicate(b"go\n")
             self._guard = None
+
+
+class PostgresPair(ServerGroup):
+    """A primary, and a hot standby that follows it. Both stay what they were at the start, whoever is promoted."""
+
+    def __init__(self, *, settings: Mapping[str, str] | None = None) -> None:
+        self.primary = Postgres(settings=settings)
+        self.replica = Postgres(settings=settings)
+        self._promoted = False
+
+    @property
+    def members(self) -> list[Postgres]:
+        return [self.primary, self.replica]
+
+    @property
+    def url(self) -> str:
+        return self.primary.url
+
+    def assemble(self) -> None:
+        self.bring_up([self.primary])
+        data = self.replica.folder / "data"
+        if not data.exists():
+            _give(self.replica.folder)
+            source = f"host={self.primary.folder} port={self.primary.port} user=postgres"
+            command = [_find("pg_basebackup", _CLIENT), "-d", source, "-D", str(data), "-c", "fast", "-R"]
+            run(command, user=_unprivileged())
+        self.bring_up([self.replica])
+        if not self._promoted:
+            until("the standby follows", lambda: self.primary.sql("SELECT count(*) FROM pg_stat_replication") == "1")
+
+    def catch_up(self) -> None:
+        """Wait until the standby has all that the primary has."""
+        position = self.primary.sql("SELECT pg_current_wal_lsn()")
+        behind = f"SELECT pg_last_wal_replay_lsn() >= '{position}'"
+        until("the standby has caught up", lambda: self.replica.sql(behind) == "t")
+
+    def promote(self) -> None:
+        """Make the standby a primary that accepts writes, with all transactions that it received."""
+        self.replica.sql("SELECT pg_promote(true, 30)")
+        until("the standby is promoted", lambda: self.replica.sql("SELECT pg_is_in_recovery()") == "f")
+        self._promoted = True
 
 
 @cache

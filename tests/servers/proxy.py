@@ -1,4 +1,5 @@
-"""A proxy between a client and its server that simulates network faults: refuse, stall, delay, cut in mid-reply.
+"""A proxy between a client and its server that simulates network faults: refuse, stall, delay, cut in mid-reply, drop
+replies, pass them byte by byte, forget connections without a word.
 
 It runs in a thread of the test process, and works with any protocol over TCP. Its mode can be changed at any time, and
 applies to open connections as well as new ones. A reply is anything that the server sends; so in a protocol where the
@@ -8,6 +9,7 @@ server sends first, its greeting is a reply too.
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import struct
 import threading
@@ -29,7 +31,9 @@ class CuttingProxy:
     ...     proxy.cut_after(3)
     """
 
-    def __init__(self, target_port: int) -> None:
+    def __init__(self, target_port: int, host: str = "127.0.0.1") -> None:
+        """`host` is the address it listens on."""
+        self.host = host
         self.port = free_port()
         self.target_port = target_port
         self.accepted = 0
@@ -39,7 +43,11 @@ class CuttingProxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._requests_pass = asyncio.Event()
         self._replies_pass = asyncio.Event()
-        self._delay = 0.0
+        self._delay = self._jitter = self._drop_share = 0.0
+        self._chunk = 0
+        self._random = random.Random()
+        self._generation = 0
+        """Connections of earlier generations are half open: nothing passes, and nobody is told."""
         self._cut: int | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -63,9 +71,22 @@ class CuttingProxy:
         """
         self._set(requests=replies_only, replies=False)
 
-    def delay(self, seconds: float) -> None:
-        """Hold back each reply for `seconds`."""
-        self._set(requests=True, replies=True, delay=seconds)
+    def delay(self, seconds: float, jitter: float = 0.0) -> None:
+        """Hold back each reply for `seconds`, and up to `jitter` seconds more."""
+        self._set(requests=True, replies=True, delay=seconds, jitter=jitter)
+
+    def dribble(self, chunk: int, seconds: float) -> None:
+        """Pass `chunk` bytes of a reply, then wait for `seconds`, and so on."""
+        self._set(requests=True, replies=True, delay=seconds, chunk=chunk)
+
+    def drop_replies(self, share: float, seed: int = 0) -> None:
+        """Close the connection instead of passing a reply, for this share of replies: the request was executed."""
+        self._random.seed(seed)
+        self._set(requests=True, replies=True, drop_share=share)
+
+    def forget_connections(self) -> None:
+        """Leave open connections half open, as when a server loses power: new ones pass."""
+        self._do(self._forget)
 
     def cut_after(self, count: int) -> None:
         """Pass `count` bytes of the next reply, then close its connection; pass everything afterwards."""
@@ -92,14 +113,23 @@ class CuttingProxy:
         self.close()
 
     def _set(
-        self, *, requests: bool, replies: bool, listen: bool = True, delay: float = 0.0, cut: int | None = None
+        self,
+        *,
+        requests: bool,
+        replies: bool,
+        listen: bool = True,
+        delay: float = 0.0,
+        jitter: float = 0.0,
+        chunk: int = 0,
+        drop_share: float = 0.0,
+        cut: int | None = None,
     ) -> None:
         async def change() -> None:
-            self._delay, self._cut = delay, cut
+            self._delay, self._jitter, self._chunk, self._drop_share, self._cut = delay, jitter, chunk, drop_share, cut
             for event, passing in ((self._requests_pass, requests), (self._replies_pass, replies)):
                 event.set() if passing else event.clear()
             if listen and self._listener is None:
-                self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+                self._listener = await asyncio.start_server(self._serve, self.host, self.port)
             if not listen and self._listener is not None:
                 self._listener.close()
                 self._listener = None
@@ -122,6 +152,9 @@ class CuttingProxy:
             writer.transport.abort()
         for task in self._tasks:
             task.cancel()
+
+    def _forget(self) -> None:
+        self._generation += 1
 
     async def _end(self) -> None:
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -149,17 +182,24 @@ class CuttingProxy:
                     writer.close()
 
     async def _pass_requests(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        generation = self._generation
         while data := await source.read(65536):
             await self._requests_pass.wait()
-            sink.write(data)
-            await sink.drain()
+            if generation == self._generation:
+                sink.write(data)
+                await sink.drain()
         await self._requests_pass.wait()
         sink.write_eof()
 
     async def _pass_replies(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        while data := await source.read(65536):
-            await asyncio.sleep(self._delay)
+        generation = self._generation
+        while data := await source.read(self._chunk or 65536):
+            await asyncio.sleep(self._delay + self._jitter * self._random.random())
             await self._replies_pass.wait()
+            if generation != self._generation:
+                continue
+            if self._drop_share and self._random.random() < self._drop_share:
+                raise ConnectionAbortedError("the reply is dropped, as told")
             if self._cut is not None:
                 if len(data) >= self._cut:
                     sink.write(data[: self._cut])

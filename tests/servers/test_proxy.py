@@ -131,3 +131,36 @@ def test_proxy_delays_replies(proxy: CuttingProxy) -> None:
 def test_proxy_to_a_server_that_is_down() -> None:
     with CuttingProxy(free_port()) as proxy, connected(proxy) as connection:
         assert connection.recv(1) == b""
+
+
+def test_share_of_replies_is_dropped_after_the_request_was_executed(redis: RedisServer, proxy: CuttingProxy) -> None:
+    redis.cli("SET", "n", "0")
+    proxy.drop_replies(0.5, seed=3)
+    answered = 0
+    for _ in range(40):
+        with connected(proxy) as connection:
+            answered += bool(ask(connection, "INCR", "n"))
+    assert 0 < answered < 40
+    assert redis.cli("GET", "n") == "40"
+    proxy.pass_all()
+    with connected(proxy) as connection:
+        assert ask(connection, "PING") == PONG
+
+
+def test_replies_pass_byte_by_byte(proxy: CuttingProxy) -> None:
+    proxy.dribble(1, 0.001)
+    with connected(proxy) as connection:
+        assert ask(connection, "PING") == PONG[:1]
+        assert b"".join(connection.recv(100) for _ in PONG[1:]) == PONG[1:]
+
+
+def test_forgotten_connections_stay_open_and_silent(proxy: CuttingProxy) -> None:
+    with connected(proxy) as old:
+        assert ask(old, "PING") == PONG
+        proxy.forget_connections()
+        old.sendall(b"PING\r\n")
+        with connected(proxy) as new:
+            assert ask(new, "PING") == PONG
+        old.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            old.recv(100)

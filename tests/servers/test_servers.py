@@ -14,7 +14,7 @@ import pytest
 
 from servers.machine import ServerError, find, gone, private_folder, run, stat, until
 from servers.mariadb import MariaDB, MariaDBPair
-from servers.postgres import Postgres
+from servers.postgres import Postgres, PostgresPair
 from servers.process import GivenServer
 from servers.redis import RedisCluster, RedisSentinels, RedisServer
 
@@ -211,3 +211,15 @@ def test_shared_servers(
     assert redis_cluster.whole()
     assert redis_sentinels.current.followed
     assert mariadb_pair.status()["Slave_SQL_Running"] == "Yes"
+
+
+def test_postgres_standby_follows_and_is_promoted() -> None:
+    with PostgresPair() as pair:
+        pair.primary.sql("CREATE TABLE t (n int); INSERT INTO t VALUES (1)")
+        pair.catch_up()
+        assert pair.replica.sql("SELECT n FROM t") == "1"
+        with pytest.raises(ServerError, match="read-only"):
+            pair.replica.sql("INSERT INTO t VALUES (2)")
+        pair.primary.kill()
+        pair.promote()
+        assert pair.replica.sql("INSERT INTO t VALUES (2); SELECT count(*) FROM t") == "2"
