@@ -15,8 +15,8 @@ import naive
 from crestgate.core.algorithms.algorithm import Algorithm
 from crestgate.errors import StoreError
 from crestgate.stores.memory import MemoryStore
-from crestgate.stores.migrating import MigratingStore
 from crestgate.stores.migrating.share import Share
+from crestgate.stores.migrating.store import MigratingStore
 from crestgate.stores.multi_node import Round, RoundResults
 from crestgate.stores.port import BatchOutcomes, Member, Op, PartialStoreError, Request
 from crestgate.testing import FakeClock

@@ -54,4 +54,5 @@ class CompiledRule:
         if algorithm is None:
             algorithm = self._algorithm = build(self.rule.compiled(), self.counter, self.rule.rule_id)
             algorithm.endpoint = self.rule.endpoint_pattern
+            algorithm.store = self.rule.store
         return algorithm

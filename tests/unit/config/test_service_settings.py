@@ -201,6 +201,7 @@ def test_every_field_of_a_section_has_a_variable() -> None:
     }
     names = {path: field_names(section) for path, section in sections.items()}
     names["pressure",] = ("webhook",)
+    names["migrate",] = ("from", "to", "percent", "rules", "endpoints")
     assert {path: inside for path, inside in NESTED_FIELDS.items() if path != ("default_policy",)} == names
     leaves = {"__".join(("CRESTGATE", *path, name)).replace("__", "_", 1) for path in names for name in names[path]}
     leaves = {leaf.upper() for leaf in leaves} - {"CRESTGATE_SERVER__TLS", "CRESTGATE_SERVER__LIMITS"}

@@ -55,6 +55,16 @@ class MigratingStore(StoreGroup):
             keys.setdefault(self.share.has_subject(key), key)
         return list(keys.values())
 
+    def counts(self) -> dict[str, int]:
+        counts = self.carrier.counts
+        return {
+            "migrate_carried": counts.carried[TO],
+            "migrate_carried_back": counts.carried[FROM],
+            "migrate_followed": counts.followed,
+            "migrate_from_errors": counts.failed[FROM],
+            "migrate_to_errors": counts.failed[TO],
+        }
+
     def connect(self) -> None:
         self._check_open()
         failed: StoreError | None = None

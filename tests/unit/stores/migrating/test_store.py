@@ -11,8 +11,8 @@ import pytest
 from crestgate import ConfigError, Limit, Limiter, StoreError
 from crestgate.core.algorithms import build
 from crestgate.stores.memory import MemoryStore
-from crestgate.stores.migrating import MigratingStore
 from crestgate.stores.migrating.share import Share
+from crestgate.stores.migrating.store import MigratingStore
 from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Op, Request, Store
 from crestgate.testing import FakeClock, StoreConformance, read_vectors, vector_mismatches
 
