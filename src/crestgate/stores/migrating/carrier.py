@@ -86,6 +86,8 @@ class Carrier:
         self._decide_again = decide
         self._clock = clock
         self._min_stay_us = min_stay_us
+        self._valid_seconds = (min_stay_us or MIN_STAY_US) / 2_000_000
+        """How long what was read at a store that was left is used: the counter cannot be back there by then."""
         self._gates = Gates()
         self._followed: dict[_CounterId, int] = {}
         """Counters that stay where they are for now, and until when."""
@@ -235,7 +237,7 @@ class Carrier:
             before.append(Request(Op.RESET, [gate.member(key)]))
         used = _used(counter)
         charge = used > MAX_COST  # more than one TAKE can have as its cost
-        while (time.monotonic() - started) * 2_000_000 <= MIN_STAY_US:  # what was read is still valid
+        while time.monotonic() - started <= self._valid_seconds:
             if charge:
                 # There is no room for it next to what others have taken here, and will give back. So it is charged
                 # as a debt, and first: if somebody else enters meanwhile, too much is charged.
@@ -261,7 +263,7 @@ class Carrier:
             yield [(node, Request(Op.TAKE, [gate.member(key, Transition.BACK_OFF)]))]
             return
         calls: list[Call] = [(node, Request(Op.TAKE, [gate.member(key, Transition.CONFIRM)]))]
-        if started is not None and (time.monotonic() - started) * 2_000_000 <= MIN_STAY_US:
+        if started is not None and time.monotonic() - started <= self._valid_seconds:
             calls.append((other, Request(Op.RESET, [_counter(member)])))
         replies = yield calls
         _outcomes_at(node, replies[0])
