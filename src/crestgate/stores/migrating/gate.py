@@ -25,7 +25,7 @@ from crestgate.core.bounded_cache import add_bounded
 from crestgate.core.limit import Limit
 from crestgate.stores.port import Member, Outcome
 
-__all__ = ["Gate", "Gates", "Status", "Transition"]
+__all__ = ["Gate", "Gates", "Status", "Transition", "is_gate"]
 
 MIN_LIFE_SECONDS = 3600
 MAX_LIFE_SECONDS = 10**9
@@ -113,6 +113,11 @@ class Gates:
         if gate is None:
             gate = add_bounded(self._gates, key, Gate(algorithm), MAX_GATES)
         return gate
+
+
+def is_gate(name: str) -> bool:
+    """Whether a counter of this name is a gate, or the lock of one."""
+    return name.startswith(("crestgate-gate|", "crestgate-lock|"))
 
 
 def _derived(kind: str, name: str) -> str:
