@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Mapping, Sequence
 from typing import final
 
@@ -16,6 +17,7 @@ from crestgate.stores.store_group import StoreGroup
 
 __all__ = ["MigratingStore"]
 
+_log = logging.getLogger("crestgate")
 _DECISIONS = (Op.TAKE, Op.PEEK)
 RECORDS = 2
 """The node of idempotency records. No member is there, so that each is claimed before anything is decided: a request
@@ -37,7 +39,7 @@ class MigratingStore(StoreGroup):
         share: Share,
         min_stay_us: int = MIN_STAY_US,
     ) -> None:
-        super().__init__([source, to], "the two stores of a migration")
+        super().__init__([source, to], f"{_title(source)}, moving to {_title(to)}")
         self.timeout = sum(store.timeout for store in self.stores) or 0.1  # a carry waits for both
         self.share = share
         self.carrier = Carrier(self.desired, self._decide_again, self.clock, min_stay_us)
@@ -66,27 +68,32 @@ class MigratingStore(StoreGroup):
         }
 
     def connect(self) -> None:
+        """One of the two is enough: counters of the other are decided by the failure policy, as when it fails later."""
         self._check_open()
-        failed: StoreError | None = None
+        failed: list[StoreError] = []
         for store in self.stores:
             try:
                 if isinstance(store, RemoteStore):
                     store.connect()
             except StoreError as error:
-                failed = error
-        if failed is not None:
-            raise failed
+                failed.append(error)
+        self._report(failed)
 
     async def connect_async(self) -> None:
-        failed: StoreError | None = None
+        failed: list[StoreError] = []
         for store in self.stores:
             try:
                 if isinstance(store, RemoteStore):
                     await store.connect_async()
             except StoreError as error:
-                failed = error
-        if failed is not None:
-            raise failed
+                failed.append(error)
+        self._report(failed)
+
+    def _report(self, failed: list[StoreError]) -> None:
+        if len(failed) == len(self.stores):
+            raise failed[0]
+        for error in failed:
+            _log.warning("a store of the migration is unreachable: %s", error)
 
     def rounds(self, batch: Sequence[Request]) -> Generator[Round, RoundResults, BatchOutcomes]:
         return as_rounds(self._decide(batch, 0))
@@ -128,6 +135,10 @@ class MigratingStore(StoreGroup):
             rest = iter(decided)
             return [next(rest) if error is None else error for error in failed]
         return (yield from self.carrier.settle(node, request.op, request.members))
+
+
+def _title(store: LocalStore | RemoteStore) -> str:
+    return store.title if isinstance(store, RemoteStore) else "local memory"
 
 
 def _by_node(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from crestgate import ConfigError, Limit, Limiter, StoreError
+from crestgate import AsyncLimiter, ConfigError, Limit, Limiter, Migration, StoreError
 from crestgate.core.algorithms import build
 from crestgate.stores.memory import MemoryStore
 from crestgate.stores.migrating.share import Share
@@ -225,3 +226,21 @@ def test_share_of_rules_and_endpoints() -> None:
 def test_bad_percentages_are_errors(percent: object) -> None:
     with pytest.raises(ConfigError, match="percent must be a number from 0 to 100"):
         Share(percent=percent)  # type: ignore[arg-type]  # that is the point
+
+
+def test_on_an_event_loop() -> None:
+    async def check() -> list[int]:
+        async with AsyncLimiter(Migration("memory://", "memory://", percent=50)) as limiter:
+            checks = [limiter.check(f"user:{number % 20}", "10/hour") for number in range(100)]
+            return [decision.remaining for decision in await asyncio.gather(*checks)]
+
+    assert sorted(asyncio.run(check())) == sorted([5, 6, 7, 8, 9] * 20)
+
+
+def test_one_reachable_store_is_enough_to_start(caplog: pytest.LogCaptureFixture) -> None:
+    with Limiter(Migration("memory://", "redis://127.0.0.1:1/0", percent=0)) as limiter:
+        assert limiter.check("user:1", "10/hour").reason == "ok"
+        assert limiter.title == "local memory, moving to Redis at 127.0.0.1:1"
+    assert "a store of the migration is unreachable" in caplog.text
+    with pytest.raises(StoreError):
+        Limiter(Migration("redis://127.0.0.1:2/0", "redis://127.0.0.1:1/0", percent=0))
