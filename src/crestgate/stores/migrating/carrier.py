@@ -236,11 +236,12 @@ class Carrier:
                 return  # somebody else is at it
             before.append(Request(Op.RESET, [gate.member(key)]))
         used = _used(counter)
-        charge = used > MAX_COST  # more than one TAKE can have as its cost
+        # What is reset must be entered in the same call. And a TAKE cannot have a cost of more than MAX_COST.
+        charge = bool(before) or used > MAX_COST
         while time.monotonic() - started <= self._valid_seconds:
             if charge:
-                # There is no room for it next to what others have taken here, and will give back. So it is charged
-                # as a debt, and first: if somebody else enters meanwhile, too much is charged.
+                # First, and as a debt if there is no room for it next to what others have taken here and will give
+                # back. If somebody else enters meanwhile, too much is charged.
                 parts = [*[MAX_COST] * (used // MAX_COST), used % MAX_COST]
                 before += [Request(Op.CHARGE, [Member(key, member.algorithm, part)]) for part in parts if part]
                 used = 0
@@ -262,11 +263,10 @@ class Carrier:
         if gate.status(found) is not Status.AWAY:
             yield [(node, Request(Op.TAKE, [gate.member(key, Transition.BACK_OFF)]))]
             return
-        calls: list[Call] = [(node, Request(Op.TAKE, [gate.member(key, Transition.CONFIRM)]))]
-        if started is not None and time.monotonic() - started <= self._valid_seconds:
-            calls.append((other, Request(Op.RESET, [_counter(member)])))
-        replies = yield calls
-        _outcomes_at(node, replies[0])
+        (confirmed,) = yield from _send(node, Request(Op.TAKE, [gate.member(key, Transition.CONFIRM)]))
+        # From now on it stays here for a while, so that what is cleared there is not needed.
+        if confirmed.decision.allowed and started is not None and time.monotonic() - started <= self._valid_seconds:
+            yield [(other, Request(Op.RESET, [_counter(member)]))]
 
     def _renew(self, node: int, found: Sequence[tuple[Member, Outcome]]) -> Steps[None]:
         """Renew gates in the second half of their life, so that a counter in use keeps its place."""

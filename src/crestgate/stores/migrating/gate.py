@@ -58,8 +58,8 @@ class Transition(Enum):
     """From NONE."""
     LEAVE = (100, 109)
     """From any but AWAY."""
-    BACK_OFF = (100, ALL)
-    """From any."""
+    BACK_OFF = (100, 101)
+    """From NONE or ENTERING: what another has confirmed meanwhile stays."""
     REMAIN_AWAY = (100, 300)
     """From any; few enough that entries do not pile up."""
 
