@@ -35,6 +35,7 @@ with tempfile.TemporaryDirectory() as folder:
         Limiter(url) as lenient,  # on_store_error="open"
         Limiter(url, on_store_error="closed") as strict,
         Limiter(url, on_store_error="local") as careful,
+        Limiter(url, on_store_error="local", fallback_instances=3) as one_of_three,
     ):
         print("before:", lenient.check("user:42", "3/minute").reason)
         other = keep_locked(file)
@@ -52,6 +53,7 @@ with tempfile.TemporaryDirectory() as folder:
 
         show(strict)
         show(careful)  # a limiter of the same limits in this process has taken over
+        show(one_of_three)  # each of the three admits a third
 
         other.close()  # the store is back
         time.sleep(1.1)  # a second after the last failure, one check is let through as a probe

@@ -265,6 +265,7 @@ PRINTED = {
         a reset is an error: nothing was forgotten
         ['fail_closed: denied', 'fail_closed: denied', 'fail_closed: denied', 'fail_closed: denied']
         ['fallback: allowed', 'fallback: allowed', 'fallback: allowed', 'fallback: denied']
+        ['fallback: allowed', 'fallback: denied', 'fallback: denied', 'fallback: denied']
         after: ok
         """,
 }

@@ -1,4 +1,4 @@
-"""Kills at every line of the shared store: a request is counted or not, and nothing leaks.
+"""Kills at every line of the shared store: a request is counted or not, and neither blocks nor slots leak.
 
 Compiled code has no lines to stop at, so these run from the source only (see the Makefile)."""
 
@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from crestgate import Limiter
+from crestgate import Limit, Limiter
 from crestgate.cli import version
+from crestgate.core.algorithms import build
+from crestgate.stores.port import Member, Op, Request
 from crestgate.stores.shared import SharedStore
 from crestgate.testing import FakeClock
 from integration.crash_points import SCENARIOS, Scenario, crash_snapshots, open_limiter, read_usage
@@ -51,7 +53,7 @@ def test_kill_at_every_line(name: str, tmp_path: Path) -> None:
 
 
 def usage_after_kill(path: Path, content: bytes, now: float, scenario: Scenario) -> list[int]:
-    """The usage that the next process reads. Asserts that it can continue and that no blocks leak."""
+    """The usage that the next process reads. Asserts that it can continue and that no blocks and no slots leak."""
     path.write_bytes(content)
     limiter, _ = open_limiter(path, now)
     usage = read_usage(limiter, scenario)
@@ -60,5 +62,18 @@ def usage_after_kill(path: Path, content: bytes, now: float, scenario: Scenario)
     store = limiter.store
     assert isinstance(store, SharedStore)
     assert len(leaked_blocks(store)) <= scenario.leaks
+    fill(store)
     limiter.close()
     return usage
+
+
+def fill(store: SharedStore) -> None:
+    """Use every slot that has no counter. By inline limits, which evict nobody: a slot that is lost is an error."""
+    algorithm = build(Limit(1000, 3600), "fill")
+    algorithm.inline = True
+    table = store.table
+    slots = [(stripe, slot) for stripe in range(table.stripes) for slot in range(table.slots)]
+    free = [slot for slot in slots if not table.is_assigned(*slot)]
+    for number in range(len(free)):
+        store.apply([Request(Op.TAKE, [Member(f"fill:{number}", algorithm, 1)])])
+    assert all(table.is_assigned(*slot) for slot in slots)

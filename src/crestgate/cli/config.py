@@ -17,7 +17,7 @@ from crestgate.cli.serve import check_packages
 from crestgate.config.default_folder import default_rules_url, default_store_note, has_default_rules, has_default_store
 from crestgate.config.location import no_config
 from crestgate.config.settings import Settings
-from crestgate.errors import CrestgateError
+from crestgate.errors import CrestgateError, ValidationError
 from crestgate.rules.catalog import Catalog
 from crestgate.rules.port import Record
 from crestgate.rules.records import POLICY_IDS
@@ -152,10 +152,12 @@ def _connect_store(settings: Settings) -> str:
 
 
 def _connect_rules(settings: Settings, url: str) -> str:
-    """Also loads the rules: invalid ones would prevent a start."""
+    """Also loads the rules: invalid ones would not be in force."""
     repository = open_rules(url)
     catalog = Catalog([settings.rule_files(), repository])
     try:
+        if catalog.unreadable:
+            raise ValidationError([problem for one in catalog.unreadable for problem in one.problems])
         changes = repository.changes(0)
         _check_keys(settings, catalog.keys)
         return f"{repository.title}: {summarise(changes.records if changes is not None else ())}"

@@ -9,17 +9,17 @@ Rules and plans can be written through a service. Tiers and defaults are written
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 from crestgate.cli.remote import ServiceClient
-from crestgate.errors import ConfigError, CrestgateError, NotFoundError, ValidationError
+from crestgate.errors import ConfigError, CrestgateError, NotFoundError, Problem, ValidationError
 from crestgate.loader.fields import Fields, Problems
 from crestgate.rules.compat.policies import policy_of
 from crestgate.rules.diff import Difference, all_records, compare
-from crestgate.rules.port import Kind, Record
+from crestgate.rules.port import Kind, Record, UnreadableRecord
 from crestgate.rules.records import plan_of, rule_of
 from crestgate.rules.rule import Rule
 from crestgate.rules.timestamps import read_timestamp
@@ -69,8 +69,14 @@ class ServiceRules:
 
     # -- as an editor -------------------------------------------------------------------------------------------------
 
-    def rules(self) -> Iterator[Rule]:
-        return map(rule_of, all_records(self, "rule"))
+    def readable_rules(self) -> tuple[Sequence[Rule], Sequence[UnreadableRecord]]:
+        """All rules, and what the service cannot read."""
+        rules = [rule_of(record) for record in all_records(self, "rule")]
+        listed = self._service.get(RULES, limit=1, after="").get("unreadable") or []
+        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+            raise self._service.unexpected("its unreadable rules are not a list of objects")
+        found = [(str(one.get("kind")), str(one.get("id")), str(one.get("message"))) for one in listed]
+        return rules, [UnreadableRecord(kind, name, (Problem("", text),)) for kind, name, text in found]
 
     def rule(self, rule_id: str) -> Rule:
         return rule_of(self._get_rule(rule_id))

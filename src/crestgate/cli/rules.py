@@ -33,7 +33,7 @@ from crestgate.core.notation import canonical
 from crestgate.errors import ConfigError, NotFoundError, ValidationError
 from crestgate.rules.diff import Difference, all_records, field_changes
 from crestgate.rules.editor import Editor
-from crestgate.rules.port import Lookup, Record, Repository
+from crestgate.rules.port import Lookup, Record, Repository, UnreadableRecord
 from crestgate.rules.rule import MODES, Rule
 from crestgate.rules.storage.factory import open_repository
 from crestgate.rules.storage.file_sections import OFF
@@ -72,7 +72,7 @@ FilesOption = Annotated[
 class RuleEditor(Protocol):
     """An Editor, or the rules of a service."""
 
-    def rules(self) -> Iterator[Rule]: ...
+    def readable_rules(self) -> tuple[Sequence[Rule], Sequence[UnreadableRecord]]: ...
 
     def rule(self, rule_id: str) -> Rule: ...
 
@@ -104,7 +104,7 @@ def list_rules(
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
-    """List all rules, or some."""
+    """List all rules, or some. Rules that cannot be read are reported at the end, with exit code 2."""
     dimension_name = None if dimension is None else _one_of("--dimension", parse_dimension(dimension), DIMENSION_NAMES)
     wanted_mode = None if mode is None else _one_of("--mode", mode.lower(), MODES)
     if as_json and as_yaml:
@@ -112,15 +112,14 @@ def list_rules(
     if everything and (not as_yaml or dimension or mode):
         raise ConfigError("--all requires --yaml, and excludes --dimension and --mode")
     with _open_editor(rules_store, config, url, token) as (editor, repository):
+        readable, unreadable = editor.readable_rules()
         rules = [
-            rule
-            for rule in editor.rules()
-            if dimension_name in (None, rule.dimension) and wanted_mode in (None, rule.mode)
+            rule for rule in readable if dimension_name in (None, rule.dimension) and wanted_mode in (None, rule.mode)
         ]
-        if everything:
-            print_yaml(_sections(rules, repository))
-            return
-    if as_json:
+        sections = _sections(rules, repository) if everything else None
+    if sections is not None:
+        print_yaml(sections)
+    elif as_json:
         print_json([rule.to_data() for rule in rules])
     elif as_yaml:
         print_yaml([rule.to_data() for rule in rules])
@@ -128,6 +127,8 @@ def list_rules(
         _print_rules(rules)
     else:
         print_line("no rules")
+    if unreadable:  # an error: this may be a backup
+        raise ValidationError([problem for one in unreadable for problem in one.problems])
 
 
 @rules_app.command()

@@ -4,6 +4,7 @@ store: redis://localhost:6379/0           # or a list of URLs
 migrate: {from: mysql://…, to: redis://…, percent: 25}                     # and stores: see stores.py
 rules_store: sqlite:///rules.db           # where rules are written to
 on_store_error: open                      # or closed, or local
+fallback_instances: 1                     # that share out limits under local
 refresh_seconds: 1                        # poll interval for changed rules
 mode: service                             # or embedded
 server: {http: "127.0.0.1:8080", grpc: "127.0.0.1:8081", workers: 4}       # and more: see server.py
@@ -67,6 +68,7 @@ __all__ = [
 Mode = Literal["service", "embedded"]
 MODES: tuple[Mode, ...] = ("service", "embedded")
 DEFAULT_STORE = "memory://"
+MAX_FALLBACK_INSTANCES = 1000
 MIN_REFRESH, MAX_REFRESH = 0.05, 3600
 
 
@@ -95,6 +97,8 @@ class Settings:
     """Whether the file or the environment sets `store`, or `migrate`, which has its own."""
     descriptor_files: DescriptorFiles | None = field(default=None, repr=False, compare=False)
     """The descriptor files as they were read."""
+    fallback_instances: int = 1
+    """How many of these share out each limit under the policy `local`; the workers of a service count as one."""
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -157,6 +161,7 @@ def load_settings(path: str | None, environ: Mapping[str, str]) -> Settings:
         files,
         fields.has("store") or fields.has("migrate"),
         descriptor_files,
+        fields.integer("fallback_instances", 1, minimum=1, maximum=MAX_FALLBACK_INSTANCES),
     )
     problems += unknown_stores(files.stores_used, fields)
     problems = in_order([*files.problems, *map(main.locate, settings_problems.entries), *problems], files)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, final
@@ -13,8 +14,9 @@ from crestgate.core.decision import Decision
 from crestgate.core.pressure import NORMAL, Pressure, PressureEvent
 from crestgate.core.store_names import unknown_store
 from crestgate.errors import ConfigError, StoreClosedError, StoreError
-from crestgate.limiter.coalescer import ThreadCoalescer
+from crestgate.limiter.background_sender import BackgroundSender
 from crestgate.limiter.failure_policy import FailurePolicy, Fallback, is_answerable
+from crestgate.limiter.thread_coalescer import ThreadCoalescer
 from crestgate.runtime.fork_safety import fork_safe_lock
 from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Op, PartialStoreError, Request, Store
 from crestgate.stores.remote_store import RemoteStore
@@ -104,16 +106,25 @@ class Backend:
         self.observation = observation
         if observation is not None:
             self.apply = partial(observation.apply, self, self.apply)
+        self.sender: BackgroundSender | None = None
+        """Created when a thread first has something to give back."""
 
     def answer(self, error: StoreError, batch: Sequence[Request]) -> BatchOutcomes:
-        """The failure policy's replies to a batch that the store did not decide; what it takes back is sent."""
+        """The failure policy's replies to a batch that the store did not decide. What it takes back is sent in the
+        background; the caller waits for that while it has time, so that its denial is usually free of charge."""
         fallback = self.fallback(error, batch)
         if fallback.undo:
-            try:
-                self.apply(fallback.undo)
-            except StoreError as lost:
-                self.failure.record(lost)
+            if self.sender is None:
+                self.sender = BackgroundSender(self.apply, self.failure.record)
+            self.sender.send(fallback.undo)
+            if isinstance(error, PartialStoreError):
+                self.sender.wait(error.deadline)
         return fallback.replies
+
+    def drain(self) -> None:
+        """Before the store is closed: wait until what must be given back was sent, one timeout at most."""
+        if self.sender is not None and self.remote is not None:
+            self.sender.wait(time.monotonic() + self.remote.timeout)
 
     def fallback(self, error: StoreError, batch: Sequence[Request]) -> Fallback:
         """The failure policy's replies. A reset that failed is an error; a settlement that failed has no replies."""

@@ -1,9 +1,9 @@
 """The failure policy: what a check returns when its store cannot decide.
 
 A store that fails must not take the application down. `open` (the default) admits, `closed` denies, and `local` limits
-in this process alone, by a bounded store of its own. A limit can have its own policy; of the limits that cannot be
-decided, the strictest policy applies to all (closed, then local, then open). Each failure is counted, and logged at
-most once a second.
+in this process alone, by a bounded store of its own, to this instance's share of each limit (limit_share.py). A limit
+can have its own policy; of the limits that cannot be decided, the strictest policy applies to all (closed, then local,
+then open). Each failure is counted, and logged at most once a second.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from crestgate.core.decision import NORMAL, Decision, Detail
 from crestgate.core.failure_policies import FAILURE_POLICIES, OnStoreError
 from crestgate.errors import ConfigError, StoreClosedError, StoreError
+from crestgate.limiter.limit_share import LimitShares
 from crestgate.runtime.clock import Clock
 from crestgate.runtime.fork_safety import fork_safe_lock
 from crestgate.stores.memory import MemoryStore
@@ -42,8 +43,9 @@ class Fallback(NamedTuple):
 class FailurePolicy:
     """Replies in place of a store that failed."""
 
-    def __init__(self, policy: OnStoreError, clock: Clock) -> None:
+    def __init__(self, policy: OnStoreError, clock: Clock, instances: int = 1) -> None:
         self.policy = policy
+        self.shares = LimitShares(instances)
         self.failures = 0
         self.on_failure: Callable[[StoreError, int], None] | None = None
         """Called with each error, and the number of requests that it failed."""
@@ -121,6 +123,8 @@ class FailurePolicy:
 
     def decide_locally(self, request: Request) -> list[Outcome]:
         """Outcomes of the local store that `local` uses; also for a request that gives back what was taken there."""
+        if self.shares.instances > 1:
+            request = Request(request.op, self.shares.members(request.members))
         (reply,) = self.local_store().apply([request])
         return [Outcome(_with_reason(outcome.decision, "fallback"), outcome.tick) for outcome in reply]
 

@@ -69,6 +69,7 @@ def build_limiter(
             settings.store,
             clock=clock,
             on_store_error=settings.on_store_error,
+            fallback_instances=settings.fallback_instances,
             on_pressure=on_pressure,
             catalog=catalog,
             observer=observer,

@@ -23,6 +23,7 @@ from crestgate.errors import ConfigError
 from crestgate.limiter.backend import Backend
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.failure_policy import FailurePolicy, check_policy
+from crestgate.limiter.limit_share import check_instances
 from crestgate.limiter.observer import Observer, check_observer
 from crestgate.limiter.pending_check import PendingCheck, try_decide
 from crestgate.limiter.wait_queue import WaitQueue
@@ -72,6 +73,7 @@ class LimiterCore:
         plans: Plans | None = None,
         clock: Clock | None = None,
         on_store_error: OnStoreError = DEFAULT_FAILURE_POLICY,
+        fallback_instances: int = 1,
         on_pressure: Callable[[PressureEvent], object] | None = None,
         catalog: Catalog | None = None,
         observer: Observer | None = None,
@@ -82,6 +84,7 @@ class LimiterCore:
             raise ConfigError(f"clock must be a clock such as FakeClock(1_700_000_000), not {clock!r}")
         check_observer(observer)
         check_policy(on_store_error)  # before a store is opened, and perhaps a file created
+        check_instances(fallback_instances)
         if catalog is not None and plans is None:
             from crestgate.limiter.from_config import catalog_plans
 
@@ -103,7 +106,9 @@ class LimiterCore:
         if isinstance(self.store, RemoteStore):
             self.resolver.plan_of = self.store.plan_of
             has_own_rules = self.store.rules_for({}) is not None
-        failure = FailurePolicy(on_store_error, self.store.clock)
+        self.has_server_limits = has_own_rules
+        """Whether only the store knows all limits, and may reject a request."""
+        failure = FailurePolicy(on_store_error, self.store.clock, fallback_instances)
         observation = None if observer is None else _observation(observer, self.store)
         self.backend = Backend(self.store, failure, on_pressure, observation)
         for algorithm in self.resolver.compiled():
@@ -308,9 +313,14 @@ class LimiterCore:
             if not isinstance(item, tuple | list) or len(item) not in (2, 3):
                 raise ValueError(f"check_many takes (key, limits) or (key, limits, cost), not {item!r}")
             checks.append(self.prepare(Op.TAKE, item[0], item[1], item[2] if len(item) == 3 else 1))
+        if self.has_server_limits and len(checks) > 1:
+            group = object()
+            for check in checks:
+                check.group = group
         return checks
 
     def _close_store(self) -> None:
+        self.backend.drain()
         if self.owns_store:
             self.store.close()
 

@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from crestgate.errors import StoreError
 from crestgate.limiter.backend import Backend
-from crestgate.limiter.coalescer import LoopCoalescer
+from crestgate.limiter.loop_coalescer import LoopCoalescer
 from crestgate.limiter.reservation import undo_requests
 from crestgate.stores.port import BatchOutcomes, LocalStore, Op, Request
 from crestgate.stores.remote_store import RemoteStore

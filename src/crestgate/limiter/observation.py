@@ -179,6 +179,7 @@ class ObservedStore(RemoteStore):
         self.max_concurrent_batches = store.max_concurrent_batches
         self.min_shared_batch = store.min_shared_batch
         self.max_members = store.max_members
+        self.several_nodes = store.several_nodes
         self._store = store
         self._observation = observation
 

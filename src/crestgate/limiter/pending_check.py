@@ -53,6 +53,7 @@ class PendingCheck(Request):
         self.op = op
         self.members = members
         self.record = None
+        self.group = None
         self.applies = bool(members)
         """False when no rule applies: then there is nothing to send."""
         self.pressure = pressure

@@ -14,14 +14,21 @@ from dataclasses import replace
 from typing import Any
 
 from crestgate.core.redaction import digest_api_key
-from crestgate.errors import ConfigError, ConflictError, CrestgateError, NotFoundError, StaleVersionError
+from crestgate.errors import (
+    ConfigError,
+    ConflictError,
+    CrestgateError,
+    NotFoundError,
+    StaleVersionError,
+    ValidationError,
+)
 from crestgate.loader.fields import describe
 from crestgate.locks.port import LockService
 from crestgate.rules.compat.clients import ClientLimit, client_limit_of
 from crestgate.rules.compat.policies import Policy, policy_of
 from crestgate.rules.compat.rule_ids import derived_id, derived_id_prefix, shorten
 from crestgate.rules.diff import Difference, all_records, compare
-from crestgate.rules.port import Actor, Edit, Kind, Record, Repository
+from crestgate.rules.port import Actor, Changes, Edit, Kind, Record, Repository, UnreadableRecord
 from crestgate.rules.records import POLICY_IDS, edit_of, last_number_of, read_plan, rule_of
 from crestgate.rules.rule import ANY, MAX_TIER_BYTES, Rule, is_tier
 
@@ -60,6 +67,18 @@ class Editor:
     def rules(self) -> Iterator[Rule]:
         """All rules, ordered by id."""
         return map(rule_of, all_records(self._repository, "rule"))
+
+    def readable_rules(self) -> tuple[Sequence[Rule], Sequence[UnreadableRecord]]:
+        """All rules that can be read, ordered by id, and those that cannot."""
+        changes = self._repository.changes(0) or Changes(0, True, ())
+        rules, unreadable = [], [one for one in changes.unreadable if one.kind == "rule"]
+        for record in sorted(changes.records, key=lambda record: record.id.encode("utf-8", "surrogatepass")):
+            if record.kind == "rule":
+                try:
+                    rules.append(rule_of(record))
+                except ValidationError as error:
+                    unreadable.append(UnreadableRecord(record.kind, record.id, error.problems))
+        return rules, unreadable
 
     def rule(self, rule_id: str) -> Rule:
         return rule_of(self._get("rule", rule_id))

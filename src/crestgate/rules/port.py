@@ -6,13 +6,15 @@ its last change, and a *version*, which counts its own changes. It also stores t
 
 Atomicity   A write is all of its edits, their audit entries and the new revision, or nothing. `changes` sees a write
             whole or not at all. `plan_write` decides what an edit may do, in one place for all repositories.
-Order       Writes are serialized: a reader that has seen a revision has seen all before it.
+Order       Writes are serialized: a reader that has seen a revision has seen all before it. A failover or a restored
+            backup may lose the last writes, and assign their revisions again: a reader of one gets everything.
 Versions    An edit names the version that it has seen; StaleVersionError, and nothing is written, if it has changed.
 Uniqueness  At most one record has a unique key, unless the others have expired: ConflictError.
 Clock       Timestamps are those of the database or the server, in microseconds since the epoch.
 Retention   Audit entries are kept for 90 days. Expired records are removed a day later, with an audit entry.
 Errors      StoreError when the database is unreachable or fails; it says when the outcome of a write is unknown.
-            ValidationError, with the location, when what is stored cannot be read.
+            ValidationError, with the location, when what is stored cannot be read; `changes` returns the others, and
+            lists what cannot be read.
 Threads     All methods may be called from any thread, and after a fork. They block, so an event loop calls them in a
             thread.
 """
@@ -22,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
+
+from crestgate.errors import Problem
 
 __all__ = [
     "AUDIT_DAYS",
@@ -37,6 +41,7 @@ __all__ = [
     "Reloadable",
     "Repository",
     "Source",
+    "UnreadableRecord",
 ]
 
 Kind = Literal["rule", "tier", "plan", "default", "key"]
@@ -77,6 +82,20 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadableRecord:
+    """A stored record that cannot be read or used: corrupt, invalid, or written by a newer Crestgate."""
+
+    kind: str
+    """Any text: a newer Crestgate may have kinds of its own."""
+    id: str
+    problems: tuple[Problem, ...]
+
+    def __str__(self) -> str:
+        """All problems on one line."""
+        return "; ".join(map(str, self.problems))
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
     """The changes since a revision."""
 
@@ -85,6 +104,12 @@ class Changes:
     """Whether these are all records (and all others are deleted), or only those that changed."""
     records: Sequence[Record]
     deleted: Sequence[tuple[Kind, str]] = ()
+    replaced: bool = False
+    """Whether the reader's revision is not in this history: a failover or a restored backup has lost writes."""
+    unreadable: Sequence[UnreadableRecord] = ()
+    """Records that have changed and cannot be read; not in `records`."""
+    atomic: bool = False
+    """Whether the records are used all or none, as those of files are: an error may be in what others depend on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +203,6 @@ class Repository(Source, Lookup, Protocol):
 
     def audit(self, query: AuditQuery) -> Sequence[AuditEntry]:
         """Entries of the audit log, the newest first."""
+
+    def purge(self) -> None:
+        """Delete what is no longer retained. Writes do so, too: this is for a repository that is seldom written to."""

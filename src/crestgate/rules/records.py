@@ -48,7 +48,6 @@ def rule_of(record: Record) -> Rule:
         return Rule.stored(record.body, record.version, record.created_us or None, record.updated_us or None)
     except ValidationError as error:
         problems = [Problem(f"rule {record.id!r}: {p.field}", p.message) for p in error.problems]
-        # All rules are read together, so an invalid one blocks the others.
         advice = f"; `crestgate rules delete {quote(record.id)}` removes this rule"
         problems[-1] = problems[-1]._replace(message=problems[-1].message + advice)
         raise ValidationError(problems) from None

@@ -1,4 +1,6 @@
-"""State of one rule source: its last snapshot, and the changes since, validated in full before they are applied."""
+"""State of one rule source: its last snapshot, and the changes since, validated before they are applied.
+
+A record of a database that cannot be used keeps its last valid version, and does not keep the others out."""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any, TypeVar
 from crestgate.errors import ConfigError, Problem, StoreError, ValidationError
 from crestgate.loader.fields import Problems, describe
 from crestgate.rules.compat.policies import POLICY_KEY_PARTS, read_default_policy
-from crestgate.rules.port import Changes, Record, Reloadable, Source
+from crestgate.rules.port import Changes, Record, Reloadable, Source, UnreadableRecord
 from crestgate.rules.records import plan_of, rule_of, tier_of
 from crestgate.rules.rule import Rule
 from crestgate.rules.ruleset import Defaults, client_defaults
@@ -17,43 +19,51 @@ from crestgate.rules.ruleset import Defaults, client_defaults
 __all__ = ["Loaded", "SourceSnapshot", "SourceState", "defaults_of", "overlay"]
 
 T = TypeVar("T")
+Name = tuple[str, str]
+"""Kind and id of a record."""
 
 
 class Loaded:
-    """Changes of a source, parsed and validated."""
+    """Changes of a source, parsed and validated. `checks` raise ConfigError to refuse a rule.
 
-    def __init__(self, changes: Changes) -> None:
+    A record that cannot be used does not keep the others out, unless they are atomic: then it raises.
+    """
+
+    def __init__(self, changes: Changes, checks: Sequence[Callable[[Rule], None]] = ()) -> None:
         self.revision = changes.revision
         self.complete = changes.complete
+        self.replaced = changes.replaced
         self.rules: dict[str, Rule | None] = {}
         self.tiers: dict[str, str | None] = {}
         self.plans: dict[str, tuple[str, ...] | None] = {}
         self.defaults: dict[str, Record | None] = {}
         self.keys: dict[str, Mapping[str, Any] | None] = {}
         """As stored: an invalid API key is not accepted, and does not affect the rules."""
+        self.unreadable: dict[Name, UnreadableRecord] = {}
+        by_kind: dict[str, dict[str, Any]] = {
+            "rule": self.rules,
+            "tier": self.tiers,
+            "plan": self.plans,
+            "default": self.defaults,
+            "key": self.keys,
+        }
+        self.names: set[Name] = {*changes.deleted, *((record.kind, record.id) for record in changes.records)}
+        """Everything that was read, or deleted."""
         for kind, record_id in changes.deleted:
-            if kind == "rule":
-                self.rules[record_id] = None
-            elif kind == "tier":
-                self.tiers[record_id] = None
-            elif kind == "plan":
-                self.plans[record_id] = None
-            elif kind == "key":
-                self.keys[record_id] = None
-            else:
-                self.defaults[record_id] = None
+            if kind in by_kind:
+                by_kind[kind][record_id] = None
         for record in changes.records:
-            if record.kind == "rule":
-                self.rules[record.id] = rule_of(record)
-            elif record.kind == "tier":
-                self.tiers[record.id] = tier_of(record)
-            elif record.kind == "plan":
-                self.plans[record.id] = plan_of(record)
-            elif record.kind == "key":
-                self.keys[record.id] = record.body
-            else:
-                defaults_of({record.id: record})  # raises if it is invalid
-                self.defaults[record.id] = record
+            try:
+                by_kind[record.kind][record.id] = _parsed(record, checks)
+            except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:  # ConfigError, too
+                if changes.atomic:
+                    raise
+                self.unreadable[record.kind, record.id] = _unusable(record, error)
+        if changes.unreadable and changes.atomic:
+            raise ValidationError([problem for one in changes.unreadable for problem in one.problems])
+        self.unreadable.update({(one.kind, one.id): one for one in changes.unreadable})
+        # A key must not stay valid because nobody can read that it was revoked.
+        self.keys.update({name: None for unreadable_kind, name in self.unreadable if unreadable_kind == "key"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +76,41 @@ class SourceSnapshot:
     plans: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     defaults: Mapping[str, Record] = field(default_factory=dict)
     keys: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    unreadable: Mapping[Name, UnreadableRecord] = field(default_factory=dict)
+    """Records that cannot be used. Their last valid versions, if there were any, are among the others."""
 
     def after(self, loaded: Loaded) -> tuple[SourceSnapshot, set[str]]:
         """The snapshot with these changes, and the ids of the rules that differ."""
+        bad = loaded.unreadable
         changed: dict[str, Rule | None] = dict(loaded.rules)
         if loaded.complete:
-            changed.update({rule_id: None for rule_id in self.rules if rule_id not in loaded.rules})
+            gone = (rule_id for rule_id in self.rules if rule_id not in loaded.rules and ("rule", rule_id) not in bad)
+            changed.update(dict.fromkeys(gone))
         touched = {rule_id for rule_id, rule in changed.items() if not _same(self.rules.get(rule_id), rule)}
+        kept = (
+            {} if loaded.complete else {name: one for name, one in self.unreadable.items() if name not in loaded.names}
+        )
         snapshot = SourceSnapshot(
             loaded.revision,
-            _merged(self.rules, {rule_id: changed[rule_id] for rule_id in touched}, False),
-            _merged(self.tiers, loaded.tiers, loaded.complete),
-            _merged(self.plans, loaded.plans, loaded.complete),
-            _merged(self.defaults, loaded.defaults, loaded.complete),
-            _merged(self.keys, loaded.keys, loaded.complete),
+            _merged(self.rules, {rule_id: changed[rule_id] for rule_id in touched}),
+            _merged(*_valid("tier", self.tiers, loaded.tiers, loaded)),
+            _merged(*_valid("plan", self.plans, loaded.plans, loaded)),
+            _merged(*_valid("default", self.defaults, loaded.defaults, loaded)),
+            _merged({} if loaded.complete else self.keys, loaded.keys),
+            {**kept, **bad},
         )
         return snapshot, touched
+
+    def valid_version(self, name: Name) -> bool:
+        """Whether a record that cannot be used has a version that stays in force."""
+        kind, record_id = name
+        kinds: dict[str, Mapping[str, object]] = {
+            "rule": self.rules,
+            "tier": self.tiers,
+            "plan": self.plans,
+            "default": self.defaults,
+        }
+        return record_id in kinds.get(kind, {})
 
 
 class SourceState:
@@ -123,28 +152,56 @@ class SourceState:
                 f"all rules up to revision {self.snapshot.revision} are gone: restore them from a backup and reload, "
                 "or reload as it is if that was intended"
             )
-        loaded = Loaded(changes)
-        for check in self.checks:
-            for rule in loaded.rules.values():
-                if rule is not None:
-                    check(rule)
-        return loaded
+        return Loaded(changes, self.checks)
 
 
 def _same(old: Rule | None, new: Rule | None) -> bool:
     return old == new and (old is None or new is None or old.version == new.version)
 
 
-def _merged(old: Mapping[str, T], new: Mapping[str, T | None], complete: bool) -> Mapping[str, T]:
-    if not new and not complete:
+def _merged(old: Mapping[str, T], new: Mapping[str, T | None]) -> Mapping[str, T]:
+    if not new:
         return old
-    merged = {} if complete else dict(old)
+    merged = dict(old)
     for name, value in new.items():
         if value is None:
             merged.pop(name, None)
         else:
             merged[name] = value
     return merged
+
+
+def _valid(
+    kind: str, old: Mapping[str, T], new: Mapping[str, T | None], loaded: Loaded
+) -> tuple[Mapping[str, T], Mapping[str, T | None]]:
+    """For `_merged`: of complete changes, only the old versions of what cannot be read stay."""
+    if not loaded.complete:
+        return old, new
+    return {name: value for name, value in old.items() if (kind, name) in loaded.unreadable}, new
+
+
+def _parsed(record: Record, checks: Sequence[Callable[[Rule], None]]) -> object:
+    """What a record stands for; raises if that is invalid."""
+    if record.kind == "tier":
+        return tier_of(record)
+    if record.kind == "plan":
+        return plan_of(record)
+    if record.kind == "key":
+        return record.body
+    if record.kind == "default":
+        defaults_of({record.id: record})  # raises if it is invalid
+        return record
+    rule = rule_of(record)
+    for check in checks:
+        check(rule)
+    return rule
+
+
+def _unusable(record: Record, error: Exception) -> UnreadableRecord:
+    if isinstance(error, ValidationError):
+        return UnreadableRecord(record.kind, record.id, error.problems)
+    reason = str(error) if isinstance(error, ConfigError) else repr(error)
+    return UnreadableRecord(record.kind, record.id, (Problem(f"{record.kind} {record.id!r}", reason),))
 
 
 def overlay(layers: Sequence[Mapping[str, T]]) -> Mapping[str, T]:

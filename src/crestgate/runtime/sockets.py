@@ -1,4 +1,4 @@
-"""TCP connect with one deadline for all addresses of a name.
+"""TCP connect with one deadline for the lookup of a name and all its addresses.
 
 The standard library (and drivers that use it) would give each address the whole time; here each has its share.
 """
@@ -8,13 +8,15 @@ from __future__ import annotations
 import socket
 import time
 
+from crestgate.runtime.name_lookup import resolve
+
 __all__ = ["connect"]
 
 
 def connect(host: str, port: int, deadline: float) -> socket.socket:
     """A socket to the first address that accepts, its timeout still set; OSError if none does."""
     problem: OSError = OSError("the name has no address")
-    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = resolve(host, port, deadline)
     for number, (family, kind, protocol, _, address) in enumerate(addresses):
         share = (deadline - time.monotonic()) / (len(addresses) - number)
         try:

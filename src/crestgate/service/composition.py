@@ -31,7 +31,7 @@ from crestgate.service.http.probes import Probes
 from crestgate.service.http.router import Handler, Router
 from crestgate.service.node import NodeDirectory, WorkerNotifier
 from crestgate.service.observability.health import Health
-from crestgate.service.observability.history_sweeper import sweep_history
+from crestgate.service.observability.history_sweeper import purge_rules, sweep_history
 from crestgate.service.observability.pressure import PressureWatch
 from crestgate.service.observability.publisher import Publisher
 from crestgate.service.observability.request_log import RequestLog
@@ -89,16 +89,15 @@ class Service:
 
     async def run_background(self) -> None:
         """Publish metrics every second, record usage every ten, and sweep the history; until cancelled."""
-        sweeping = (
-            asyncio.create_task(sweep_history(self.dependencies.history))
-            if self.dependencies.worker_snapshots.worker == 0
-            else None
-        )
+        sweeping: list[asyncio.Task[None]] = []
+        if self.dependencies.worker_snapshots.worker == 0:
+            sweeping.append(asyncio.create_task(sweep_history(self.dependencies.history)))
+            sweeping.append(asyncio.create_task(purge_rules(self.dependencies.repository)))
         try:
             await self._publish_and_record()
         finally:
-            if sweeping is not None:
-                sweeping.cancel()
+            for task in sweeping:
+                task.cancel()
 
     async def _publish_and_record(self) -> None:
         rounds = 0
@@ -160,7 +159,13 @@ async def open_service(
     metrics.clients.restore(seen.clients)
     webhook = Webhook(settings.webhook) if settings.webhook is not None else None
     watch = PressureWatch(metrics, settings.logs.keys, webhook)
-    limiter = AsyncLimiter(settings.store, on_store_error=settings.on_store_error, on_pressure=watch, catalog=catalog)
+    limiter = AsyncLimiter(
+        settings.store,
+        on_store_error=settings.on_store_error,
+        fallback_instances=settings.fallback_instances * settings.server.workers,
+        on_pressure=watch,
+        catalog=catalog,
+    )
     try:
         await limiter.connect()
     except StoreError as error:

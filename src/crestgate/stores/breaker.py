@@ -5,6 +5,9 @@ A server that hangs costs every request its whole deadline. After a few such fai
 are refused without waiting. After a pause one request passes as a probe (half-open): if it succeeds the breaker closes,
 if not the next pause begins. Each server has its own breaker, so one dead node of a cluster does not affect the others.
 
+Several calls are in flight at once, and one moment without an answer makes all of them time out. That is one failure:
+a timeout does not count if its call began before half of the last one that counted was over.
+
     closed ──(FAILURES in a row)──▶ open ──(PAUSE over)──▶ half-open ──(probe succeeds)──▶ closed
                                       ◀──(probe fails)────────┘
 """
@@ -36,6 +39,7 @@ class Breaker:
         self.failures = 0
         """Failures in a row; while there are none, `admits` and `succeeded` need not be called."""
         self._probe_at = 0.0
+        self._timeouts_count_from = float("-inf")
         self.reason = ""
         """Of the last failure."""
 
@@ -76,9 +80,14 @@ class Breaker:
             with self._lock:
                 self.failures = 0
 
-    def failed(self, now: float, reason: str = "") -> None:
+    def failed(self, now: float, reason: str = "", started: float | None = None) -> None:
+        """A call failed. Of one that timed out, `started` is when it began."""
         with self._lock:
-            self.failures += 1
             self.reason = reason
+            if started is not None:
+                if started < self._timeouts_count_from:
+                    return
+                self._timeouts_count_from = (started + now) / 2
+            self.failures += 1
             if self.failures >= FAILURES:
                 self._probe_at = now + OPEN_SECONDS

@@ -171,9 +171,9 @@ class _PendingRequest:
             self.finished = True
             return
         for position, item in zip(part.positions, outcomes, strict=True):
-            if isinstance(item, Outcome) or part.op is not Op.GIVE_BACK:
+            if isinstance(item, Outcome) or part.op is not Op.GIVE_BACK or self.op is Op.GIVE_BACK:
                 self.results[position] = item
-            # else a give-back that failed: the charge stays, and so does its outcome
+            # else a give-back after a denial failed: the charge stays, and so does its outcome
         if self.op is not Op.TAKE or self.denied:
             self.finished = True
             return

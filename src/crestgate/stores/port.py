@@ -157,12 +157,21 @@ class IdempotencyRecord:
 class Request:
     """One operation on one or more counters, all or nothing; idempotent if it has a `record`."""
 
-    __slots__ = ("members", "op", "record")
+    __slots__ = ("group", "members", "op", "record")
 
-    def __init__(self, op: Op, members: Sequence[Member], record: IdempotencyRecord | None = None) -> None:
+    def __init__(
+        self,
+        op: Op,
+        members: Sequence[Member],
+        record: IdempotencyRecord | None = None,
+        group: object | None = None,
+    ) -> None:
         self.op = op
         self.members = members
         self.record = record
+        self.group = group
+        """Adjacent requests of a batch with the same group are one call of a program: a store that may reject a request
+        as invalid decides none of them then."""
 
 
 @final
@@ -200,6 +209,8 @@ class PartialStoreError(StoreError):
 
     def __init__(self, outcomes: Sequence[Sequence[Outcome | StoreError]]) -> None:
         self.outcomes = outcomes
+        self.deadline = 0.0
+        """When the caller must be answered, an instant of `time.monotonic`; 0 where that is not known."""
         errors = [item for reply in outcomes for item in reply if isinstance(item, StoreError)]
         super().__init__(str(errors[0]) if errors else "a part of the store did not answer")
 

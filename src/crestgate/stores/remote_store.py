@@ -40,6 +40,10 @@ class RemoteStore:
     max_members: int = 500
     """Maximum members of one call; a larger batch is split."""
 
+    several_nodes: bool = False
+    """Whether one of several servers may fail alone. Then a batch ends by the deadline of its oldest request, so that
+    every caller gets what the others have decided."""
+
     def supports(self, algorithm: Algorithm) -> bool:
         """Whether the store can decide by this algorithm (a custom one may exist in Python only)."""
         return True

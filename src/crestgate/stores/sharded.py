@@ -32,6 +32,8 @@ POINTS = 512
 class ShardedStore(StoreGroup):
     """Several stores by address; at least one."""
 
+    several_nodes = True
+
     def __init__(self, stores: Mapping[str, LocalStore | RemoteStore]) -> None:
         if not stores:
             raise ConfigError("a sharded store needs at least one store")

@@ -34,7 +34,7 @@ class ThreadedStore(RemoteStore):
     def begin(self, batch: Sequence[Request], deadline: float, done: BatchCallback) -> None:
         check_record_size(batch)  # here, where the caller gets the ValueError
         loop = asyncio.get_running_loop()
-        pending = _PendingBatch(loop, done, self.threads.title)
+        pending = PendingBatch(loop, done, self.threads.title)
         pending.timer = loop.call_later(max(deadline - time.monotonic(), 0.0), pending.time_out)
 
         def work() -> None:
@@ -62,7 +62,7 @@ class ThreadedStore(RemoteStore):
 
 
 @final
-class _PendingBatch:
+class PendingBatch:
     """The caller of one batch on an event loop: gets one result, by the deadline."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, done: BatchCallback, title: str) -> None:
@@ -70,10 +70,13 @@ class _PendingBatch:
         self.loop = loop
         self.done = done
         self.finished = False
+        self.result: BatchOutcomes | StoreError | None = None
+        """Of the thread; the loop may not know yet."""
         self.timer: asyncio.TimerHandle | None = None
 
     def set_result(self, result: BatchOutcomes | StoreError) -> None:
         """From any thread."""
+        self.result = result
         with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
             self.loop.call_soon_threadsafe(self.finish, result)
 
@@ -87,6 +90,9 @@ class _PendingBatch:
         self.done(result)
 
     def time_out(self) -> None:
+        if self.result is not None:  # it was there in time, and the loop was late
+            self.finish(self.result)
+            return
         self.finish(StoreError(f"{self.title}: no answer in time; the requests may have been counted"))
 
 

@@ -169,6 +169,26 @@ def test_errors_name_the_field(anyone: httpx.Client, key: str, check: dict[str, 
     assert second["error"]["detail"] == error["detail"]
 
 
+def test_checks_together_with_an_invalid_one_are_not_decided(anyone: httpx.Client, key: str) -> None:
+    valid, invalid = {"key": key, "plans": ["pair-op"]}, {"key": key, "plans": ["golf"]}
+    body = {"exact": True, "checks": [valid, valid, invalid, valid, valid], "together": [[1, 3], [3, 5]]}
+    decisions = anyone.post("/api/v1/check/batch", json=body).json()["decisions"]
+    assert ["error" in decision for decision in decisions] == [False, True, True, False, False]
+    assert decisions[1]["error"]["detail"] == decisions[2]["error"]["detail"]
+    assert decisions[2]["error"]["detail"].startswith("checks[2].plans[0]: there is no plan 'golf'")
+    left = [decision["counters"][1]["remaining"] for decision in decisions if "counters" in decision]
+    assert left == [2, 1, 0], "the second was not charged"
+
+
+@pytest.mark.parametrize("together", [[[0, 3]], [[0, 0]], [[1, 2], [0, 1]], [[0, 2], [1, 2]], [[-1, 1]]])
+def test_invalid_ranges_of_checks(anyone: httpx.Client, key: str, together: list[list[int]]) -> None:
+    checks = [{"key": key, "plans": ["pair-op"]}] * 2
+    body = {"exact": True, "checks": checks, "together": together}
+    problem(anyone.post("/api/v1/check/batch", json=body), 400, "must be a range of checks")
+    plain = {"checks": checks, "together": [[0, 2]]}
+    problem(anyone.post("/api/v1/check/batch", json=plain), 400, "together: is only valid with exact")
+
+
 def test_single_checks_have_no_operations_or_counters(anyone: httpx.Client) -> None:
     problem(anyone.post("/api/v1/check", json={"key": "a", "op": "peek"}), 400, "op: goes into a batch")
     body = {"counters": [{"key": "a", "limit": "5/s"}]}

@@ -207,6 +207,25 @@ def test_unknown_plan_is_an_error(url: str, key: str) -> None:
     asyncio.run(tasks())
 
 
+@pytest.mark.parametrize("count", [2, 1500], ids=["one call", "several calls"])
+def test_unknown_plan_in_check_many_charges_nothing(limiter: Limiter, url: str, key: str, count: int) -> None:
+    items = [(key, "lot"), *[(f"{key}{n}", "pair") for n in range(count)], (key, "golf"), (key, "7/day")]
+    with pytest.raises(ConfigError, match="there is no plan 'golf': make it with POST /api/v1/plans"):
+        limiter.check_many(items)
+
+    async def tasks() -> None:
+        async with AsyncLimiter(url) as other:
+            answers = await asyncio.gather(other.check_many(items), other.check(key, "queue"), return_exceptions=True)
+            assert isinstance(answers[0], ConfigError)
+            assert isinstance(answers[1], Decision), "another caller in the same batch"
+
+    asyncio.run(tasks())
+    assert limiter.peek(key, "lot").remaining == 1000
+    assert limiter.peek(f"{key}0", "pair").remaining == 3
+    assert limiter.peek(key, "7/day").remaining == 7
+    assert limiter.peek(key, "queue").remaining == 1, "that one was charged"
+
+
 def test_malformed_limit_is_not_sent(limiter: Limiter, key: str) -> None:
     with pytest.raises(ConfigError, match="5/minutte"):
         limiter.check(key, "5/minutte")

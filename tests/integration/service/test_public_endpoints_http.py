@@ -34,6 +34,7 @@ METRICS = {
     "crestgate_pressure_transitions": {"state"},
     "crestgate_requests": {"plane", "status"},
     "crestgate_rules": set(),
+    "crestgate_rules_unreadable": set(),
 }
 
 

@@ -41,12 +41,17 @@ def test_rule_in_a_file_has_no_timestamps(run: Run, folder: Path) -> None:
 def test_stored_rule_that_cannot_be_read_can_be_deleted(run: Run, folder: Path, applied: None) -> None:
     with sqlite3.connect(folder / "rules.db") as connection:
         connection.execute("UPDATE crestgate_records SET body = '{\"limit\": -1}' WHERE id = x'6f7264657273'")
-    for command in ("list", "get orders", "diff -f rules.yaml", "apply -f rules.yaml"):
+    for command in ("get orders", "diff -f rules.yaml", "apply -f rules.yaml"):
         code, out, err = run("rules", *command.split())
         assert (code, out) == (2, "")
         assert "rule 'orders': limit: must be " in err
         assert err.endswith("; `crestgate rules delete orders` removes this rule\n")
         assert err.count("crestgate rules delete") == 1
+    for options in ((), ("--json",), ("--yaml", "--all")):
+        code, out, err = run("rules", "list", *options)
+        assert code == 2, "the others are listed, and this is reported"
+        assert ("trial" in out, "orders" in out) == (True, False)
+        assert "rule 'orders': limit: must be " in err
     assert run("rules", "delete", "orders").code == 0
     assert run("rules", "diff", "-f", "rules.yaml").code == 1
 
@@ -112,7 +117,7 @@ def test_database_failure(run: Run, applied: None, monkeypatch: pytest.MonkeyPat
     def fail(self: Editor) -> Any:
         raise StoreError("the database has gone away")
 
-    monkeypatch.setattr(Editor, "rules", fail)
+    monkeypatch.setattr(Editor, "readable_rules", fail)
     assert run("rules", "list") == (2, "", "crestgate: the database has gone away\n")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from crestgate import AsyncLimiter, Decision, Limit, Limiter, StoreError
 from crestgate.core.algorithms import build
-from crestgate.limiter.coalescer import ThreadCoalescer
+from crestgate.limiter.thread_coalescer import ThreadCoalescer
 from crestgate.stores.port import Member, Op, PartialStoreError, Request
 from slow_store import SlowStore
 from stalls import Stalls

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Event
 
 from crestgate.rules.catalog import Catalog
-from crestgate.rules.port import Actor, Changes, Edit
+from crestgate.rules.port import Actor, Changes, Edit, UnreadableRecord
 from crestgate.rules.records import edit_of
 from crestgate.rules.ruleset import RuleSet
 from unit.rules.cases import NOW_US, context_of, rules_of
@@ -43,6 +44,8 @@ class FakeSource(MemoryRepository):
         self.title = title
         self.notifies = notifies
         self.error: Exception | None = None
+        self.atomic = False
+        self.unreadable: list[UnreadableRecord] = []
         self.reloads = 0
         self.polls = 0
         self.closed = 0
@@ -51,7 +54,8 @@ class FakeSource(MemoryRepository):
         self.polls += 1
         if self.error is not None:
             raise self.error
-        return super().changes(since)
+        changes = super().changes(since)
+        return changes if changes is None else replace(changes, atomic=self.atomic, unreadable=self.unreadable)
 
     def listen(self, wake: Callable[[], None]) -> None:
         if self.notifies:

@@ -99,6 +99,9 @@ class MemoryRepository:
             if query.actor in (None, entry.actor) and query.subject in (None, entry.subject)
         ][: query.limit]
 
+    def purge(self) -> None:
+        self._open()
+
     def _open(self) -> None:
         if self._closed:
             raise StoreClosedError(f"{self.title} was closed")

@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from crestgate.errors import ConfigError, CrestgateError, StoreError, ValidationError
+from crestgate.errors import ConfigError, CrestgateError, Problem, StoreError, ValidationError
 from crestgate.rules.catalog import Catalog
-from crestgate.rules.port import Edit
+from crestgate.rules.port import Edit, UnreadableRecord
 from crestgate.rules.records import edit_of
 from crestgate.rules.rule import Rule
 from crestgate.rules.ruleset import RuleSet
@@ -84,21 +84,101 @@ BROKEN: list[tuple[Edit, str]] = [
 
 
 @pytest.mark.parametrize(("broken", "message"), BROKEN, ids=lambda value: str(value)[:60])
-def test_invalid_change_is_rejected_as_a_whole(broken: Edit, message: str) -> None:
+def test_invalid_record_does_not_keep_the_others_out(
+    broken: Edit, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
     source = FakeSource()
+    source.put("a user")
+    with catalog_of(source) as catalog, caplog.at_level(logging.WARNING, "crestgate"):
+        source.write([edit_of(one_rule("b ip")), broken], ALICE)
+        source.put("c global")
+        assert catalog.refresh() is True
+        assert ids(catalog) == ["a", "b", "c"]
+        assert message in problem_of(catalog)
+        assert [(one.kind, one.id) for one in catalog.unreadable] == [(broken.kind, broken.id)]
+        assert (catalog.failures, catalog.reload_problem) == (0, None)
+        catalog.refresh()
+        catalog.reload()
+        source.put("d global on=/d")
+        until(lambda: "d" in ids(catalog))
+        (record,) = caplog.records
+        assert record.levelname == "ERROR", "logged once"
+        assert record.getMessage().startswith("stored rule cannot be used, it is not in force: the source: ")
+        assert message in record.getMessage()
+        source.write([Edit(broken.kind, broken.id, None)], ALICE)
+        assert catalog.refresh() is True
+        assert (catalog.unreadable, problem_of(catalog)) == ([], "")
+        assert caplog.records[-1].getMessage() == (
+            f"stored rules can be used again, or were deleted: the source: {broken.kind} {broken.id!r}"
+        )
+
+
+def test_invalid_rule_keeps_its_last_valid_version(caplog: pytest.LogCaptureFixture) -> None:
+    source = FakeSource()
+    source.put("a user limit=5\nb ip")
+    source.write([Edit("tier", "alice", {"tier": "gold"}), Edit("plan", "fast", {"limits": ["5/s"]})], ALICE)
+    with catalog_of(source) as catalog, caplog.at_level(logging.WARNING, "crestgate"):
+        source.write(
+            [
+                Edit("rule", "a", {"rule_id": "a", "of_a_newer_version": True}),
+                Edit("tier", "alice", {"tier": 7}),
+                Edit("plan", "fast", {"limits": "quick"}),
+            ],
+            ALICE,
+        )
+        source.delete("b")
+        for reload in (False, True):  # by its changes, and everything again
+            catalog.states[0].full_reload = reload
+            catalog.refresh()
+            assert ids(catalog) == ["a"]
+            assert catalog.current.rules["a"].limit == 5
+            assert (catalog.current.tiers, catalog.current.plans) == ({"alice": "gold"}, {"fast": ("5/second",)})
+            assert len(catalog.unreadable) == 3
+        messages = [record.getMessage() for record in caplog.records]
+        assert len(messages) == 3, "logged once each"
+        assert all(text.startswith("stored rule cannot be used, keeping its last valid version: ") for text in messages)
+        assert "rule 'a': " in messages[0]
+        source.put("a user limit=6")
+        catalog.refresh()
+        assert catalog.current.rules["a"].limit == 6
+        assert len(catalog.unreadable) == 2
+
+
+def test_unreadable_api_key_is_no_longer_accepted() -> None:
+    source = FakeSource()
+    source.write([Edit("key", "k", {"digest": "d"}), Edit("key", "l", {"digest": "e"})], ALICE)
+    with catalog_of(source) as catalog:
+        assert set(catalog.keys) == {"k", "l"}
+        source.put("a user")
+        source.unreadable = [UnreadableRecord("key", "k", (Problem("key 'k'", "its body cannot be read"),))]
+        assert catalog.refresh()
+        assert set(catalog.keys) == {"l"}
+
+
+def test_many_unreadable_records_are_named_in_part(caplog: pytest.LogCaptureFixture) -> None:
+    source = FakeSource()
+    source.write([Edit("rule", f"bad{n:02}", {}) for n in range(15)], ALICE)
+    with catalog_of(source) as catalog:
+        assert len(catalog.unreadable) == 15
+        assert problem_of(catalog).endswith("\nand 5 more")
+        assert len(caplog.records) == 11
+        assert caplog.records[-1].getMessage() == "stored rules cannot be used: the source: 5 more"
+        source.delete(*[f"bad{n:02}" for n in range(15)])
+        catalog.refresh()
+        assert caplog.records[-1].getMessage().endswith("'bad09' and 5 more")
+
+
+def test_records_of_files_are_used_all_or_none() -> None:
+    source = FakeSource()
+    source.atomic = True
     source.put("a user")
     with catalog_of(source) as catalog:
         before = catalog.current
-        source.write([edit_of(one_rule("b ip")), broken], ALICE)
-        source.put("c global")
+        source.write([edit_of(one_rule("b ip")), Edit("rule", "bad", {})], ALICE)
         assert catalog.refresh() is False
         assert catalog.current is before
-        assert catalog.problem is not None
-        assert message in catalog.problem
-        source.write([Edit(broken.kind, broken.id, None)], ALICE)
-        assert catalog.refresh() is True
-        assert ids(catalog) == ["a", "b", "c"]
-        assert catalog.problem is None
+        assert "rule 'bad': dimension" in problem_of(catalog)
+        assert (catalog.failures, catalog.unreadable) == (1, [])
 
 
 def test_failing_source_does_not_block_the_other() -> None:
@@ -124,6 +204,7 @@ def test_problems_of_two_sources_are_both_reported() -> None:
 
 def test_failed_start_is_an_error_and_closes_the_sources() -> None:
     first, second = FakeSource("first"), FakeSource("second")
+    second.atomic = True
     second.write([Edit("rule", "bad", {})], ALICE)
     with pytest.raises(ValidationError, match="rule 'bad': dimension"):
         Catalog([first, second])
@@ -131,6 +212,16 @@ def test_failed_start_is_an_error_and_closes_the_sources() -> None:
     second.error = StoreError("away")
     with pytest.raises(StoreError, match="away"):
         Catalog([first, second])
+
+
+def test_start_with_an_unreadable_record(caplog: pytest.LogCaptureFixture) -> None:
+    """A rule that only a newer version understands must not keep a process from starting."""
+    source = FakeSource()
+    source.write([edit_of(one_rule("a user")), Edit("rule", "bad", {})], ALICE)
+    with catalog_of(source) as catalog:
+        assert ids(catalog) == ["a"]
+        assert [one.id for one in catalog.unreadable] == ["bad"]
+        assert "it is not in force: the source: rule 'bad': rule_id: is missing" in caplog.text
 
 
 def test_thread_survives_any_error(caplog: pytest.LogCaptureFixture) -> None:
@@ -156,11 +247,11 @@ def test_rules_that_fail_the_check_are_refused() -> None:
 
         catalog.accept_only(check)
         source.put("b ip\nbad global")
-        assert catalog.refresh() is False
-        assert (ids(catalog), catalog.problem) == (["a"], "the source: this store cannot do that")
+        assert catalog.refresh() is True
+        assert (ids(catalog), catalog.problem) == (["a", "b"], "rule 'bad': this store cannot do that")
         source.delete("bad")
         assert catalog.refresh() is True
-        assert ids(catalog) == ["a", "b"]
+        assert (ids(catalog), problem_of(catalog)) == (["a", "b"], "")
         assert checked[0] == "a"
 
         def refuse(rule: Rule) -> None:

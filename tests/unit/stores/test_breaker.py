@@ -106,3 +106,28 @@ def test_only_one_thread_probes() -> None:
         for thread in threads:
             thread.join()
         assert sorted(probes) == [False] * 7 + [True]
+
+
+def test_calls_that_time_out_together_are_one_failure() -> None:
+    breaker = Breaker()
+    for started in (0.0, 0.01, 0.02, 0.04):
+        breaker.failed(0.1, "it did not answer in time", started)
+    assert breaker.failures == 1
+    breaker.failed(0.2, "it did not answer in time", 0.1)
+    breaker.failed(0.3, "it did not answer in time", 0.2)
+    assert breaker.state(0.3) == "open"
+
+
+def test_other_failures_count_each() -> None:
+    breaker = Breaker()
+    for _ in range(FAILURES):
+        breaker.failed(0.1, "it refuses connections")
+    assert breaker.state(0.1) == "open"
+
+
+def test_late_timeout_does_not_extend_the_pause() -> None:
+    breaker = Breaker()
+    for now in (1.0, 2.0, 3.0):
+        breaker.failed(now, "it did not answer in time", now - 1.0)
+    breaker.failed(3.9, "it did not answer in time", 2.4)
+    assert breaker.admits(3.0 + OPEN_SECONDS)

@@ -12,7 +12,7 @@ import pytest
 
 from crestgate.errors import StoreClosedError, StoreError
 from crestgate.stores.port import BatchOutcomes, Op, Request
-from crestgate.stores.thread_adapter import ThreadedStore
+from crestgate.stores.thread_adapter import PendingBatch, ThreadedStore
 
 PATIENCE = 10.0
 
@@ -158,3 +158,18 @@ def test_forked_child_starts_its_own_threads() -> None:
         finally:
             os._exit(0 if results == [[[]]] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_result_that_the_loop_has_not_read_yet_is_not_late() -> None:
+    async def main() -> list[BatchOutcomes | StoreError]:
+        results: list[BatchOutcomes | StoreError] = []
+        pending = PendingBatch(asyncio.get_running_loop(), results.append, "blocking")
+        thread = threading.Thread(target=pending.set_result, args=([[]],))
+        thread.start()
+        thread.join()
+        pending.time_out()  # some loops call timers before what other threads have scheduled
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return results
+
+    assert asyncio.run(main()) == [[[]]]

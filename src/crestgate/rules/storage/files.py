@@ -43,7 +43,7 @@ class FileRepository:
         revision, files = self._files.latest()
         if since == revision or files is None:
             return None
-        return Changes(revision, True, files.records)
+        return Changes(revision, True, files.records, atomic=True)
 
     def reload(self) -> None:
         """Read the files at the next `changes`, whether or not they seem to have changed. Takes no lock: a signal
@@ -69,6 +69,9 @@ class FileRepository:
 
     def audit(self, query: AuditQuery) -> Sequence[AuditEntry]:
         return []
+
+    def purge(self) -> None:
+        """Nothing is stored."""
 
     def close(self) -> None:
         """Nothing is held open."""

@@ -83,9 +83,22 @@ class RuleResponse(Model):
 Next = Annotated[str | None, Field(description="Send it as `after` for the next page; null when this is the last.")]
 
 
+class UnreadableRule(Model):
+    kind: Annotated[str, Field(description="`rule`, `tier`, `plan`, `default` or `key`; a newer version has others.")]
+    id: str
+    message: Annotated[str, Field(description="What is wrong with it.")]
+
+
 class RulePage(Model):
     rules: list[RuleResponse]
     next: Next
+    unreadable: Annotated[
+        list[UnreadableRule] | None,
+        Field(
+            description="Stored rules, plans, tiers and defaults that cannot be used, up to 100 of them; their last "
+            "valid versions stay in force. Absent if there are none."
+        ),
+    ] = None
 
 
 # -- plans ----------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from crestgate.service.admin.responses import describe, json_response, no_conten
 __all__ = ["router"]
 
 PATH = "/api/v1/rules"
+MAX_UNREADABLE = 100
 ETAG = {"ETag": "The rule's version."}
 router = APIRouter(tags=["rules"])
 
@@ -54,7 +55,11 @@ def list_rules(context: ContextDep, query: Annotated[RulesQuery, QueryParameters
     """All rules, sorted by id, including disabled ones and those of files; expired ones only with `expired=true`."""
     rules, now_us = context.rules().rules, context.now_us()
     ids, next_after = page(rules, query, lambda rule_id: query.wants(rules[rule_id], now_us))
-    return json_response({"rules": [rules[rule_id].to_data() for rule_id in ids], "next": next_after})
+    body: dict[str, Any] = {"rules": [rules[rule_id].to_data() for rule_id in ids], "next": next_after}
+    unreadable = context.dependencies.catalog.unreadable[:MAX_UNREADABLE]
+    if unreadable:
+        body["unreadable"] = [{"kind": one.kind, "id": one.id, "message": str(one)} for one in unreadable]
+    return json_response(body)
 
 
 @router.post(
@@ -115,7 +120,12 @@ def _known(context: AdminContext, rule_id: str) -> Rule:
 
 def _expected(context: AdminContext, rule_id: str, if_match: str | None) -> int | None:
     """The version that a write expects, by `If-Match`; None for any. Only rules of the database can be written."""
-    record = context.dependencies.repository.get("rule", rule_id)
+    try:
+        record = context.dependencies.repository.get("rule", rule_id)
+    except ValidationError:  # what cannot be read can be deleted
+        if if_match is None:
+            return None
+        raise
     if record is None:
         context.check_writable("rule", rule_id, rule_id in context.rules().rules)
         raise NotFoundError(f"there is no rule {rule_id!r}")

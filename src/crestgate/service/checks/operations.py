@@ -2,8 +2,9 @@
 """Batches that do more than check: other operations, inline counters, and answers in exact whole numbers.
 
 Crestgate's own library sends them, many callers' requests in one call. So where the answers are `exact`, an invalid
-check, or one that the store could not decide, has an error of its own, and the others are decided all the same. Without
-`exact` it is one error for the whole batch, before anything is decided.
+check, or one that the store could not decide, has an error of its own, and the others are decided all the same, except
+those that are `together` with an invalid one. Without `exact` it is one error for the whole batch, before anything is
+decided.
 """
 
 from __future__ import annotations
@@ -57,7 +58,11 @@ KINDS: Final = {Op.TAKE: 0, Op.PEEK: 0, Op.CHARGE: 1, Op.GIVE_BACK: 1, Op.RESET:
 
 def is_plain(body: BatchBody) -> bool:
     """Whether a batch consists of plain checks, for CheckService."""
-    return not body.exact and all(check.op is None and check.counters is None for check in body.checks)
+    return (
+        not body.exact
+        and body.together is None
+        and all(check.op is None and check.counters is None for check in body.checks)
+    )
 
 
 @final
@@ -102,6 +107,7 @@ class Operations:
             raise InvalidRequestError(
                 "Idempotency-Key", "is only valid with checks: leave out op, counters and exact, or the header"
             )
+        _check_ranges(body)
         weight = weigh(body.checks)
         self.checks.admit(weight)
         operations: list[Operation] = []
@@ -113,6 +119,7 @@ class Operations:
         ):
             self._prepare(call, body, operations, MAX_SYNC_WORK, weight)
             if len(operations) == len(body.checks) and _work(operations) <= MAX_SYNC_WORK:
+                _reject_together(body, operations)
                 ready = [one for one in operations if one.request is not None]
                 requests = [one.request for one in ready if one.request is not None]
                 replies = self.limiter.try_apply(requests) if requests else []
@@ -136,6 +143,7 @@ class Operations:
                     await next_turn()
                 self._permit(call, one, body.exact, weight)
                 permitted += 1
+        _reject_together(body, operations)
         with self.checks.span(call, "batch"):
             if any(one.audited for one in operations):
                 await run_to_completion(self._apply_audited(call, operations, body.exact))
@@ -311,6 +319,33 @@ class Operations:
 
 def _work(operations: Sequence[Operation]) -> int:
     return sum([work_of(one.request) for one in operations])
+
+
+def _check_ranges(body: BatchBody) -> None:
+    """InvalidRequestError unless the ranges of `together` are of this batch, ascending, and apart from each other."""
+    if body.together is None:
+        return
+    if not body.exact:
+        raise InvalidRequestError("together", "is only valid with exact")
+    end = 0
+    for index, (first, behind) in enumerate(body.together):
+        if not end <= first < behind <= len(body.checks):
+            raise InvalidRequestError(
+                f"together[{index}]",
+                f"must be a range of checks behind the one before it, within 0 and {len(body.checks)}, "
+                f"not [{first}, {behind}]",
+            )
+        end = behind
+
+
+def _reject_together(body: BatchBody, operations: Sequence[Operation]) -> None:
+    """Before anything is decided: an invalid check rejects those that are together with it."""
+    for first, behind in body.together or ():
+        invalid = next((one.error for one in operations[first:behind] if one.error is not None), None)
+        if invalid is not None:
+            for one in operations[first:behind]:
+                one.error = invalid
+                one.request = None
 
 
 def _runs(operations: Sequence[Operation]) -> list[list[Operation]]:

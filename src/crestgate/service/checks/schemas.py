@@ -106,6 +106,13 @@ class BatchBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
             "error of its own."
         ),
     ] = False
+    together: Annotated[
+        list[tuple[int, int]] | None,
+        documented(
+            "With `exact`: ranges of checks, each from its first to the one after its last. If one check of a range is "
+            "invalid, none of them is decided, and all have that error."
+        ),
+    ] = None
 
 
 class EntryBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):

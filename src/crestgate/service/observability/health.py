@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from crestgate import __version__
 from crestgate.errors import CrestgateError
+from crestgate.rules.catalog import summarise
 
 if TYPE_CHECKING:
     from crestgate.limiter.async_limiter import AsyncLimiter
@@ -94,8 +95,12 @@ class Health:
 
     def _rules(self) -> str:
         catalog = self._limiter.catalog
-        if catalog.problem is not None:
-            return f"reload failed, keeping the previous rules: {catalog.problem}"
+        if catalog.reload_problem is not None:
+            return f"reload failed, keeping the previous rules: {catalog.reload_problem}"
+        unreadable = catalog.unreadable
+        if unreadable:
+            named = summarise(unreadable)
+            return f"{len(unreadable):,} of the stored records cannot be used, all others are in force: {named}"
         return OK
 
 

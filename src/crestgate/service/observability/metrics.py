@@ -92,6 +92,7 @@ METRICS: Final = (
         max_series=1_000,
     ),
     MetricSpec("rules", "Rules in force.", "gauge"),
+    MetricSpec("rules_unreadable", "Stored rules and other records that cannot be read or used.", "gauge"),
     MetricSpec("workers", "Workers that published metrics lately.", "gauge"),
     MetricSpec("build_info", "The running version; always 1.", "gauge", ("version",)),
 )

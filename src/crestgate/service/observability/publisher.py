@@ -71,7 +71,11 @@ class Publisher:
             **self._totals(),
         }
         breakers: dict[Labels, int] = {(server,): BREAKER_LEVELS[state] for server, state in limiter.breakers().items()}
-        gauges: dict[str, dict[Labels, int]] = {"rules": {(): len(rules.rules)}, "breaker_state": breakers}
+        gauges: dict[str, dict[Labels, int]] = {
+            "rules": {(): len(rules.rules)},
+            "rules_unreadable": {(): len(limiter.catalog.unreadable)},
+            "breaker_state": breakers,
+        }
         snapshot = self._metrics.snapshot(now_us, totals, gauges)
         remaining = snapshot.gauges["tokens_remaining"]
         snapshot.gauges["tokens_remaining"] = {

@@ -1,18 +1,22 @@
 """Redis client of an event loop: callbacks from the socket to the waiting batch, without tasks in between.
 
 A connection carries one call at a time, so that a server that hangs delays no other call: at its deadline the
-connection is dropped, and with it only its own call.
+connection is dropped, and with it only its own call. A loop that did not run for a while (loop_lag.py) leaves its calls
+as much time more, and reads a reply that has arrived before it calls it late.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar, cast, final
 
 from crestgate.errors import StoreError
+from crestgate.runtime.loop_lag import LoopLag, lag_of
+from crestgate.runtime.name_lookup import resolve_async
 from crestgate.runtime.poll import POLLIN, create_poll
 from crestgate.stores.breaker import Breaker
 from crestgate.stores.redis.protocol import (
@@ -31,6 +35,8 @@ from crestgate.stores.redis.sync_client import ALIVE_SECONDS, MAX_SERVERS, descr
 __all__ = ["AsyncClient"]
 
 T = TypeVar("T")
+LOOK_SECONDS = 0.001
+"""Seconds until a reply that has arrived is read: in the next iteration of the loop."""
 OnResult = Callable[[CallResult], None]
 
 
@@ -38,8 +44,11 @@ OnResult = Callable[[CallResult], None]
 class AsyncConnection(asyncio.Protocol):
     """One socket of an event loop. `on_result` is called once for each call, with its replies or its failure."""
 
-    def __init__(self) -> None:
+    def __init__(self, lag: LoopLag) -> None:
         self.reader = ReplyReader()
+        self.lag = lag
+        self.lag_at_send = self.sent_at = 0.0
+        self.looked = False
         self.transport: asyncio.Transport | None = None
         self.on_result: OnResult | None = None
         self.replies = self.max_bytes = self.max_elements = 0
@@ -62,6 +71,7 @@ class AsyncConnection(asyncio.Protocol):
             return
         self.replies, self.max_bytes, self.max_elements = replies, max_bytes, max_elements
         self.on_result = on_result
+        self.sent_at, self.lag_at_send, self.looked = time.monotonic(), self.lag.unscheduled, False
         assert self.transport is not None
         self.transport.write(commands)
 
@@ -97,16 +107,34 @@ class AsyncConnection(asyncio.Protocol):
 
     def time_out(self) -> None:
         """The deadline of a call that has a timer."""
-        self.fail(describe_connection_error(TimeoutError(), self.time_limit))
+        seconds = self.more_time()
+        if seconds:
+            self.timer = self.lag.call_later(seconds, self.time_out)
+        else:
+            self.fail(describe_connection_error(TimeoutError(), self.time_limit), timed_out=True)
 
-    def fail(self, reason: str) -> None:
+    def more_time(self) -> float:
+        """The seconds that a call may still take at its deadline, because the loop did not run, or the reply is there
+        and was not read yet."""
+        lag = self.lag
+        lag.now()
+        missed = lag.unscheduled - self.lag_at_send
+        if missed > 0.0:
+            self.lag_at_send = lag.unscheduled
+            return missed
+        if not self.looked and not self.lost and self.readable():
+            self.looked = True
+            return LOOK_SECONDS
+        return 0.0
+
+    def fail(self, reason: str, timed_out: bool = False, patient: bool = True) -> None:
         if not self.lost:
             self.reason = reason
         self.drop()
         on_result, self.on_result = self.on_result, None
         if on_result is not None:
-            if self.breaker is not None:
-                self.breaker.failed(time.monotonic(), reason)
+            if self.breaker is not None and patient:
+                self.breaker.failed(time.monotonic(), reason, self.sent_at if timed_out else None)
             on_result(CallFailure(reason, True))
 
     def drop(self) -> None:
@@ -123,9 +151,13 @@ class AsyncConnection(asyncio.Protocol):
             return False
         if time.monotonic() - self.released_at < ALIVE_SECONDS:
             return True
+        return not self.readable()
+
+    def readable(self) -> bool:
+        assert self.transport is not None
         poll = create_poll()
         poll.register(self.transport.get_extra_info("socket").fileno(), POLLIN)
-        return not poll.poll(0)
+        return bool(poll.poll(0))
 
 
 @final
@@ -160,11 +192,15 @@ class AsyncClient:
         settings: RedisSettings,
         pool_size: int,
         breaker_of: Callable[[ServerAddress], Breaker],
+        patience: float = 0.0,
     ) -> None:
+        self.patience = patience
+        """Seconds that a server must have had to answer, or that it did not says nothing about it."""
         self.loop = loop
         self.settings = settings
         self.pool_size = pool_size
         self.breaker_of = breaker_of
+        self.lag = lag_of(loop)
         self.pools: dict[ServerAddress, _Pool] = {}
         self.connecting: set[asyncio.Task[None]] = set()
         self.closed = False
@@ -193,6 +229,7 @@ class AsyncClient:
         pool.idle.pop()
         connection.replies, connection.max_bytes, connection.max_elements = 1, max_bytes, 0
         connection.on_result = on_result
+        connection.sent_at, connection.lag_at_send, connection.looked = now, self.lag.unscheduled, False
         connection.time_limit = max(deadline - now, 0.0)
         connection.timer = self.loop.call_later(connection.time_limit, connection.time_out)
         assert connection.transport is not None
@@ -218,16 +255,47 @@ class AsyncClient:
             pool.closed = self.closed
         return pool
 
-    async def open(self, address: ServerAddress) -> AsyncConnection:
+    async def open_socket(self, address: ServerAddress, deadline: float) -> socket.socket:
+        """A socket to the first address of a host that accepts; each has its share of the time."""
+        problem: OSError = OSError("the name has no address")
+        addresses = await resolve_async(address.host, address.port, deadline)
+        for number, (family, kind, protocol, _, target) in enumerate(addresses):
+            others = len(addresses) - number - 1
+            share = max((deadline - time.monotonic()) / (others + 1), 0.001)
+            try:
+                opened = socket.socket(family, kind, protocol)
+            except OSError as error:  # an address family that this machine does not support
+                problem = error
+                continue
+            try:
+                opened.setblocking(False)
+                connecting = self.loop.sock_connect(opened, target)
+                await (asyncio.wait_for(connecting, share) if others else connecting)  # the exchange ends the last one
+            except OSError as error:
+                opened.close()
+                problem = error
+            except BaseException:
+                opened.close()
+                raise
+            else:
+                return opened
+        raise problem
+
+    async def open(self, address: ServerAddress, deadline: float) -> AsyncConnection:
         """A new connection after its handshake. OSError, EOFError or StoreError if that fails."""
         if address.path is not None:
-            _, connection = await self.loop.create_unix_connection(AsyncConnection, address.path)
+            _, connection = await self.loop.create_unix_connection(partial(AsyncConnection, self.lag), address.path)
         else:
             tls = self.settings.tls
             name = address.host if tls is not None else None
-            _, connection = await self.loop.create_connection(
-                AsyncConnection, address.host, address.port, ssl=tls, server_hostname=name
-            )
+            opened = await self.open_socket(address, deadline)
+            try:
+                _, connection = await self.loop.create_connection(
+                    partial(AsyncConnection, self.lag), sock=opened, ssl=tls, server_hostname=name
+                )
+            except BaseException:
+                opened.close()
+                raise
         handshake = self.settings.handshake(address)
         if handshake:
             finished: asyncio.Future[CallResult] = self.loop.create_future()
@@ -287,7 +355,10 @@ class _RunningExchange(Generic[T]):
         self.sending: dict[int, AsyncConnection] = {}
         self.opening: dict[int, asyncio.Task[None]] = {}
         self.expired = False
+        self.looked = False
         self.round = 0
+        self.lag_at_start = client.lag.unscheduled
+        self.patient = deadline - self.started >= client.patience
         self.timer = client.loop.call_later(max(deadline - self.started, 0.0), self.expire)
 
     def advance(self, results: list[CallResult] | None) -> None:
@@ -340,18 +411,20 @@ class _RunningExchange(Generic[T]):
         """A task that is cancelled before its first step never runs: its call needs a result all the same."""
         if task.cancelled() and round_number == self.round and self.results[number] is None:
             reason = describe_connection_error(TimeoutError(), self.deadline - self.started)
-            self.client.breaker_of(call.address).failed(time.monotonic(), reason)
+            if self.patient:
+                self.client.breaker_of(call.address).failed(time.monotonic(), reason, self.started)
             self.set_result(number, CallFailure(reason, False))
 
     async def open_and_send(self, round_number: int, number: int, call: Call) -> None:
         breaker = self.client.breaker_of(call.address)
         try:
-            connection = await self.client.open(call.address)
+            connection = await self.client.open(call.address, self.deadline)
         except StoreError as error:  # the server answered, and refused the handshake
             breaker.succeeded()
             self.set_result(number, CallFailure(str(error), False))
         except Exception as error:  # noqa: BLE001 - whatever it is, the call needs a result
-            breaker.failed(time.monotonic(), describe_connection_error(error))
+            started = self.started if isinstance(error, TimeoutError) else None
+            breaker.failed(time.monotonic(), describe_connection_error(error), started)
             self.set_result(number, CallFailure(describe_connection_error(error), False))
         else:
             if self.expired or round_number != self.round:
@@ -378,19 +451,41 @@ class _RunningExchange(Generic[T]):
         """One server has used up its share of the time."""
         if round_number != self.round or self.results[number] is not None:
             return
-        if number in self.sending:
-            self.sending[number].fail(describe_connection_error(TimeoutError()))
+        connection = self.sending.get(number)
+        if connection is not None:
+            seconds = connection.more_time()
+            if seconds:
+                self.client.loop.call_later(seconds, self.expire_call, round_number, number)
+            else:
+                connection.fail(describe_connection_error(TimeoutError()), timed_out=True, patient=self.patient)
         elif number in self.opening:
             self.opening[number].cancel()
 
     def expire(self) -> None:
         """The deadline: calls without a result have failed, and their connections are dropped."""
+        seconds = self.more_time()
+        if seconds:
+            self.timer = self.client.loop.call_later(seconds, self.expire)
+            return
         self.expired = True
         reason = describe_connection_error(TimeoutError(), self.deadline - self.started)
         for connection in tuple(self.sending.values()):
-            connection.fail(reason)
+            connection.fail(reason, timed_out=True, patient=self.patient)
         for task in tuple(self.opening.values()):
             task.cancel()
+
+    def more_time(self) -> float:
+        """As of a connection."""
+        lag = self.client.lag
+        lag.now()
+        missed = lag.unscheduled - self.lag_at_start
+        if missed > 0.0:
+            self.lag_at_start = lag.unscheduled
+            return missed
+        if not self.looked and any(not one.lost and one.readable() for one in self.sending.values()):
+            self.looked = True
+            return LOOK_SECONDS
+        return 0.0
 
     def finish(self, result: Any) -> None:
         self.timer.cancel()

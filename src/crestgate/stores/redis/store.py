@@ -82,11 +82,12 @@ class RedisStore(RemoteStore):
         self._settings = settings
         self.title = f"Redis at {topology.address}"
         self._cluster = topology if isinstance(topology, ClusterTopology) else None
+        self.several_nodes = self._cluster is not None
         self._encoder = BatchEncoder(prefix, self._cluster.tag_of if self._cluster is not None else None)
         self._single = clock is None and not topology.can_change()
         """Most batches are one command for one known server, and need no exchange."""
         self._breakers: dict[ServerAddress, Breaker] = {}
-        self._sync_client = SyncClient(settings, self.pool_size, self.breaker)
+        self._sync_client = SyncClient(settings, self.pool_size, self.breaker, self.timeout / 2)
         self._async_clients: dict[asyncio.AbstractEventLoop, AsyncClient] = {}
         self._async_lock = fork_safe_lock()
         self._closed = False
@@ -209,7 +210,7 @@ class RedisStore(RemoteStore):
         loop = asyncio.get_running_loop()
         client = self._async_clients.get(loop)
         if client is None:
-            client = AsyncClient(loop, self._settings, self.pool_size, self.breaker)
+            client = AsyncClient(loop, self._settings, self.pool_size, self.breaker, self.timeout / 2)
             with self._async_lock:
                 for closed in [other for other in self._async_clients if other.is_closed()]:
                     del self._async_clients[closed]  # and with it its connections

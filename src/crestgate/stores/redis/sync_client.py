@@ -35,6 +35,8 @@ __all__ = ["ALIVE_SECONDS", "MAX_SERVERS", "SyncClient", "describe_connection_er
 T = TypeVar("T")
 ALIVE_SECONDS = 0.01
 """Seconds after its last use for which a connection is assumed to be alive: no server restarts faster."""
+MAX_EXTENSION = 0.25
+"""Seconds that a call may wait after its deadline, for time in which its thread was not scheduled."""
 MAX_SERVERS = 1024
 """Servers with pooled connections: the addresses that a cluster names in turn must not use up all descriptors."""
 _TIMEVAL = struct.Struct("@ll")
@@ -102,8 +104,16 @@ class SyncConnection:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
-    def receive(self, replies: int, max_bytes: int, max_elements: int, deadline: float) -> list[object]:
+    def receive(
+        self, replies: int, max_bytes: int, max_elements: int, deadline: float, lost: float = 0.0
+    ) -> list[object]:
+        """The replies, by the deadline. `lost` are seconds before it in which this thread was not scheduled.
+
+        A thread that wakes after the deadline was not scheduled in time either. It looks once more for a reply that
+        has come meanwhile, and waits for the seconds that were lost, once.
+        """
         reader = self.reader
+        extended = False
         while True:
             try:
                 remaining_seconds = deadline - time.monotonic()
@@ -115,8 +125,13 @@ class SyncConnection:
                     data = self.socket.recv(65536)
                 else:
                     data = self.socket.recv(65536, socket.MSG_DONTWAIT)
-            except (BlockingIOError, ssl.SSLWantReadError):
-                raise TimeoutError from None
+            except (BlockingIOError, ssl.SSLWantReadError, TimeoutError):
+                if extended:
+                    raise TimeoutError from None
+                extended = True
+                now = time.monotonic()
+                deadline = now + min(max(now - deadline, 0.0) + lost, MAX_EXTENSION)
+                continue
             if not data:
                 raise EOFError
             if reader.feed(data, replies, max_bytes, max_elements):
@@ -167,9 +182,17 @@ def time_left(deadline: float) -> float:
 class SyncClient:
     """Connection pools by server; breakers are shared with the event loops of this process."""
 
-    def __init__(self, settings: RedisSettings, pool_size: int, breaker_of: Callable[[ServerAddress], Breaker]) -> None:
+    def __init__(
+        self,
+        settings: RedisSettings,
+        pool_size: int,
+        breaker_of: Callable[[ServerAddress], Breaker],
+        patience: float = 0.0,
+    ) -> None:
         self.settings = settings
         self.pool_size = pool_size
+        self.patience = patience
+        """Seconds that a server must have had to answer, or that it did not says nothing about it."""
         self.breaker_of = breaker_of
         self.idle: dict[ServerAddress, list[SyncConnection]] = {}
         self.closed = False
@@ -224,24 +247,27 @@ class SyncClient:
             breaker.succeeded()
             return CallFailure(str(error), False)
         except (OSError, EOFError, UnicodeError, ProtocolError) as error:  # UnicodeError: not a valid host name
-            return self.fail(breaker, describe_connection_error(error, deadline - started), False)
+            return self.fail(call, breaker, error, deadline, started, False)
         try:
             connection.send(call.commands, deadline)
         except OSError as error:
             connection.close()
-            return self.fail(breaker, describe_connection_error(error, deadline - started), True)
+            return self.fail(call, breaker, error, deadline, started, True)
         return connection
 
     def receive(
         self, call: Call, breaker: Breaker, connection: SyncConnection, deadline: float, started: float
     ) -> CallResult:
-        waited = deadline > time.monotonic()  # or another server has used up the time
+        now = time.monotonic()
+        waited = deadline > now  # or another server has used up the time
+        lost = now - started if connection.used_at and waited else 0.0  # to send over an open connection takes no time
         try:
-            replies = connection.receive(call.replies, call.max_bytes, call.max_elements, deadline)
+            replies = connection.receive(call.replies, call.max_bytes, call.max_elements, deadline, lost)
         except (OSError, EOFError, ProtocolError) as error:
             connection.close()
-            reason = describe_connection_error(error, deadline - started)
-            return self.fail(breaker, reason, True) if waited else CallFailure(reason, True)
+            if waited:
+                return self.fail(call, breaker, error, deadline, started, True)
+            return CallFailure(describe_connection_error(error, deadline - started), True)
         except BaseException:
             connection.close()
             raise
@@ -251,8 +277,14 @@ class SyncClient:
         self.release(call.address, connection)
         return replies
 
-    def fail(self, breaker: Breaker, reason: str, sent: bool) -> CallFailure:
-        breaker.failed(time.monotonic(), reason)
+    def fail(
+        self, call: Call, breaker: Breaker, error: Exception, deadline: float, started: float, sent: bool
+    ) -> CallFailure:
+        reason = describe_connection_error(error, deadline - started)
+        if not isinstance(error, TimeoutError):
+            breaker.failed(time.monotonic(), reason)
+        elif deadline - started >= self.patience * call.share:
+            breaker.failed(time.monotonic(), reason, started)
         return CallFailure(reason, sent)
 
     def connection(self, address: ServerAddress, deadline: float) -> SyncConnection:

@@ -29,12 +29,14 @@ MAX_IDLE_SECONDS = 60.0
 
 
 class RequestError(Exception):
-    """No response. `sent`: the request may have arrived. `busy`: no connection was free, which is not a failure."""
+    """No response. `sent`: the request may have arrived. `busy`: no connection was free, which is not a failure.
+    `timed_out`: there was none by the deadline."""
 
-    def __init__(self, reason: str, *, sent: bool = False, busy: bool = False) -> None:
+    def __init__(self, reason: str, *, sent: bool = False, busy: bool = False, timed_out: bool = False) -> None:
         super().__init__(reason)
         self.sent = sent
         self.busy = busy
+        self.timed_out = timed_out
 
 
 class ServiceResponse(NamedTuple):
@@ -79,7 +81,7 @@ class ServiceConnection:
         try:
             self.sock = address.open(deadline)
         except OSError as error:
-            raise RequestError(_describe(error)) from None
+            raise RequestError(_describe(error), timed_out=isinstance(error, TimeoutError)) from None
         self.address = address
         self.idle_since = 0.0
 
@@ -98,7 +100,7 @@ class ServiceConnection:
             stays_open = complete and not response.will_close
             response.close()
         except (OSError, HTTPException, ValueError) as error:  # ValueError: a chunk of a negative length
-            raise RequestError(_describe(error), sent=True) from None
+            raise RequestError(_describe(error), sent=True, timed_out=isinstance(error, TimeoutError)) from None
         if not complete:
             raise RequestError(TOO_LONG, sent=True)
         return ServiceResponse(response.status, content), stays_open
@@ -140,8 +142,12 @@ class _Bytes(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self._sock.settimeout(_left(self._deadline))
-        received = self._sock.recv_into(buffer)
+        # Past the deadline only what has been received: it came while this thread was not scheduled.
+        self._sock.settimeout(max(self._deadline - time.monotonic(), 0.0))
+        try:
+            received = self._sock.recv_into(buffer)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            raise TimeoutError from None
         self._bytes_left -= received
         if self._bytes_left < 0:
             raise OSError(TOO_LONG)

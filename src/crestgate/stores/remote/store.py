@@ -2,7 +2,8 @@
 
 A StoreError means that a batch was not decided. If the response was lost it may have been: the message says so, and the
 batch is not sent again. A batch that the service rejected as a whole (too large, or one invalid request) is sent again
-in halves, so that only the invalid request fails.
+in halves, so that only the invalid request fails. Requests of one group (`Request.group`) are decided only if all of
+them are valid: the service rejects them together, and where they need several calls, their limits are peeked at first.
 
 Plans and rules of the service are placeholders: see stores/server_side_limits.py. If the service's own store fails, its
 failure policy decides; that is a reason in the outcomes, like every decision.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
 from crestgate.core.algorithms import Algorithm, build
@@ -32,7 +33,7 @@ from crestgate.stores.remote.codec import (
 )
 from crestgate.stores.remote.http_connection import ConnectionPool, RequestError, ServiceAddress, ServiceResponse
 from crestgate.stores.remote_store import DEFAULT_TIMEOUT_MS, PROBE
-from crestgate.stores.server_side_limits import RejectedRequestError, placeholder
+from crestgate.stores.server_side_limits import RejectedRequestError, is_server_side, placeholder
 from crestgate.stores.thread_adapter import ThreadedStore
 
 __all__ = ["ServiceStore"]
@@ -47,6 +48,8 @@ RESPONSE_BYTES, BYTES_PER_ITEM, BYTES_PER_BYTE = 65_536, 16_384, 8
 """Maximum size of a response: for an error, for the counters of one item (it may match many rules), and for each byte
 of the request. Together at most 24 MB."""
 HEAD, TAIL = '{"exact":true,"checks":[', "]}"
+RANGE_BYTES = len("[1000,1000],")
+NOT_TEXT = "a key must be text, and this one has half of a surrogate pair in it"
 REJECTED = (400, 413)
 """Statuses of a batch of which nothing was decided."""
 
@@ -58,6 +61,7 @@ class ServiceStore(ThreadedStore):
     """The counters, plans and rules of a service."""
 
     max_members = MAX_ITEMS
+    min_shared_batch = 100  # the service decides one batch while the next is encoded
 
     def __init__(
         self, address: ServiceAddress, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, pool_size: int | None = None
@@ -105,7 +109,7 @@ class ServiceStore(ThreadedStore):
 
     def begin(self, batch: Sequence[Request], deadline: float, done: BatchCallback) -> None:
         # A late thread must not change the members of requests that the failure policy has answered.
-        copies = [Request(request.op, request.members, request.record) for request in batch]
+        copies = [Request(request.op, request.members, request.record, request.group) for request in batch]
 
         def on_result(result: BatchOutcomes | StoreError) -> None:
             if isinstance(result, list | PartialStoreError):
@@ -124,42 +128,82 @@ class ServiceStore(ThreadedStore):
         if any(request.record is not None for request in batch):
             raise self._error("idempotency records are kept by the service itself, for its own callers")
         sent = [request for request in batch if request.members]
+        pieces = _pieces(sent)
+        if len(pieces) > 1:
+            invalid = self._invalid_groups(sent, deadline)
+            if invalid:
+                valid = [request for request in sent if id(request.group) not in invalid]
+                return _joined(batch, invalid, self._send(_pieces(valid), deadline))
+        return _joined(batch, {}, self._send(pieces, deadline))
+
+    def _send(self, pieces: Sequence[tuple[list[str], list[Request]]], deadline: float) -> list[Outcomes]:
+        """One call for each piece; the outcomes of each request."""
         outcomes: list[Outcomes] = []
-        for items, requests in _pieces(sent):
+        for items, requests in pieces:
             try:
                 outcomes += self._post(items, requests, deadline)
             except StoreError as error:
                 if not outcomes:
                     raise
-                outcomes += [failed_outcomes(len(request.members), error) for request in sent[len(outcomes) :]]
+                left = [request for _, some in pieces for request in some][len(outcomes) :]
+                outcomes += [failed_outcomes(len(request.members), error) for request in left]
                 break
-        if len(sent) < len(batch):
-            of_sent = iter(outcomes)
-            outcomes = [next(of_sent) if request.members else [] for request in batch]
-        decided = [[item for item in items if isinstance(item, Outcome)] for items in outcomes]
-        if any(len(some) < len(items) for some, items in zip(decided, outcomes, strict=True)):
-            raise PartialStoreError(outcomes)
-        return decided
+        return outcomes
 
-    def _post(self, items: Sequence[str], requests: Sequence[Request], deadline: float) -> list[Outcomes]:
-        """One call; the outcomes of each request."""
+    def _post(
+        self, items: Sequence[str], requests: Sequence[Request], deadline: float, validated: bool = False
+    ) -> list[Outcomes]:
+        """One call; the outcomes of each request. `validated`: no group has an invalid request."""
+        started = time.monotonic()
         try:
-            body = f"{HEAD}{','.join(items)}{TAIL}".encode("ascii")
+            body = f"{HEAD}{','.join(items)}{_tail(requests)}".encode("ascii")
             max_bytes = RESPONSE_BYTES + len(items) * BYTES_PER_ITEM + len(body) * BYTES_PER_BYTE
             response = self.connections.post(PATH, body, deadline, max_bytes)
         except RequestError as error:
             counted = "; the requests may have been counted" if error.sent else ""
-            raise (self._error if error.busy else self._failed)(f"{error}{counted}") from None
+            if error.busy or (error.timed_out and deadline - started < self.timeout / 2):  # there was too little time
+                raise self._error(f"{error}{counted}") from None
+            raise self._failed(f"{error}{counted}", started if error.timed_out else None) from None
         if response.status == 200:
             return self._decode(requests, response.body)
         if response.status in REJECTED and len(items) > 1:
+            if not validated:
+                invalid = self._invalid_groups(requests, deadline)
+                if invalid:
+                    valid = [at for at, request in enumerate(requests) if id(request.group) not in invalid]
+                    left = ([items[at] for at in valid], [requests[at] for at in valid])
+                    replies = iter(self._post(*left, deadline, True) if valid else [])
+                    return [_outcomes_of(request, invalid, replies) for request in requests]
             half = len(items) // 2
-            first = self._post(items[:half], requests[:half], deadline)
+            first = self._post(items[:half], requests[:half], deadline, True)
             try:
-                return first + self._post(items[half:], requests[half:], deadline)
+                return first + self._post(items[half:], requests[half:], deadline, True)
             except StoreError as failure:
                 return first + [failed_outcomes(len(request.members), failure) for request in requests[half:]]
         return self._read_error(requests, response)
+
+    def _invalid_groups(self, requests: Sequence[Request], deadline: float) -> dict[int, StoreError]:
+        """The error of each group with a request that the service rejects, by the group's identity. Peeks at each limit
+        of a group once; charges nothing."""
+        invalid: dict[int, StoreError] = {}
+        peeks: list[Request] = []
+        for first, behind in _ranges(requests):
+            group = requests[first].group
+            members = [member for request in requests[first:behind] for member in request.members]
+            if not all(_is_text(member.key) for member in members):
+                invalid[id(group)] = self._error_of(ServiceProblemError(400, NOT_TEXT))
+                continue
+            limits = {(is_server_side(m.algorithm), m.algorithm.name, m.algorithm.limit): m for m in reversed(members)}
+            peeks += [Request(Op.PEEK, [Member(m.key, m.algorithm, 0)], None, group) for m in limits.values()]
+        # Each for itself: which group they are of is only needed here.
+        pieces = _pieces([Request(Op.PEEK, peek.members) for peek in peeks])
+        for peek, items in zip(peeks, self._send(pieces, deadline), strict=True):
+            for item in items:
+                if isinstance(item, RejectedRequestError):
+                    invalid.setdefault(id(peek.group), item)
+                elif isinstance(item, StoreError):
+                    raise item
+        return invalid
 
     def _decode(self, requests: Sequence[Request], body: bytes) -> list[Outcomes]:
         try:
@@ -191,9 +235,7 @@ class ServiceStore(ThreadedStore):
         if problem.status in REJECTED:
             self.breaker.succeeded()
             if not all(_is_text(member.key) for request in requests for member in request.members):
-                problem = ServiceProblemError(
-                    400, "a key must be text, and this one has half of a surrogate pair in it"
-                )
+                problem = ServiceProblemError(400, NOT_TEXT)
             return [failed_outcomes(len(request.members), self._error_of(problem)) for request in requests]
         if problem.status == 429:  # the service is up, and limits its callers
             raise self._error(problem.detail)
@@ -219,12 +261,49 @@ class ServiceStore(ThreadedStore):
         if self.closed:
             raise StoreClosedError(f"{self.title}: this store is closed")
 
-    def _failed(self, reason: str) -> StoreError:
-        self.breaker.failed(time.monotonic(), reason)
+    def _failed(self, reason: str, started: float | None = None) -> StoreError:
+        self.breaker.failed(time.monotonic(), reason, started)
         return self._error(reason)
 
     def _error(self, reason: str) -> StoreError:
         return StoreError(f"{self.title}: {reason}")
+
+
+def _joined(batch: Sequence[Request], invalid: Mapping[int, StoreError], outcomes: Sequence[Outcomes]) -> BatchOutcomes:
+    """The outcomes of a batch; PartialStoreError if some requests failed."""
+    replies = iter(outcomes)
+    joined = [_outcomes_of(request, invalid, replies) if request.members else [] for request in batch]
+    decided = [[item for item in items if isinstance(item, Outcome)] for items in joined]
+    if any(len(some) < len(items) for some, items in zip(decided, joined, strict=True)):
+        raise PartialStoreError(joined)
+    return decided
+
+
+def _outcomes_of(request: Request, invalid: Mapping[int, StoreError], replies: Iterator[Outcomes]) -> Outcomes:
+    """The error of its group, else the next of the replies."""
+    error = invalid.get(id(request.group)) if request.group is not None else None
+    return next(replies) if error is None else failed_outcomes(len(request.members), error)
+
+
+def _ranges(requests: Sequence[Request]) -> list[tuple[int, int]]:
+    """Where the requests of each group are: the first, and the one after the last."""
+    ranges: list[tuple[int, int]] = []
+    start = 0
+    for at in range(1, len(requests) + 1):
+        group = requests[start].group
+        if at < len(requests) and group is not None and requests[at].group is group:
+            continue
+        if at - start > 1:
+            ranges.append((start, at))
+        start = at
+    return ranges
+
+
+def _tail(requests: Sequence[Request]) -> str:
+    ranges = _ranges(requests)
+    if not ranges:
+        return TAIL
+    return f'],"together":[{",".join([f"[{first},{behind}]" for first, behind in ranges])}]}}'
 
 
 def _pieces(batch: Sequence[Request]) -> list[tuple[list[str], list[Request]]]:
@@ -233,10 +312,10 @@ def _pieces(batch: Sequence[Request]) -> list[tuple[list[str], list[Request]]]:
     size = MAX_BODY_BYTES
     for request in batch:
         item = encode_request(request)
-        size += len(item) + 1
+        size += len(item) + 1 if request.group is None else len(item) + 1 + RANGE_BYTES
         if size > MAX_BODY_BYTES or len(pieces[-1][0]) == MAX_ITEMS:
             pieces.append(([], []))
-            size = len(HEAD) + len(TAIL) + len(item) + 1
+            size = len(HEAD) + len(TAIL) + len('"together":[],') + len(item) + 1 + RANGE_BYTES
         pieces[-1][0].append(item)
         pieces[-1][1].append(request)
     return pieces

@@ -104,25 +104,33 @@ class SlotTable:
 
     def allocate(self, stripe: int, digest: bytes, now: int, pinned: set[int], inline: bool) -> int:
         """A slot for a new counter: free, else expired, else the least recently used. Inline limits are evicted first
-        and never evict another counter: otherwise any caller could flush the counters of rules and plans."""
+        and never evict another counter: otherwise any caller could flush the counters of rules and plans.
+
+        A slot without a digest is free, whatever its expiry: its writer was killed after it had written the expiry of a
+        new counter, or before it had cleared that of an old one."""
         first = stripe * self.slots
         chosen = digest[12] % self.slots
-        if self.meta(stripe, chosen)[0] > now or first + chosen in pinned:
+        in_use = self.meta(stripe, chosen)[0] > now and self.is_assigned(stripe, chosen)
+        if in_use or first + chosen in pinned:
             chosen = -1
             oldest = 0
+            is_free = False
             meta = struct.unpack_from(f"@{2 * self.slots}q", self.memory, self.meta_at(stripe, 0))
+            digests_at = self.stripes_at + stripe * self.stripe_bytes
+            digests = struct.unpack_from(f"@{2 * self.slots}q", self.memory, digests_at)
             for slot in range(self.slots):
                 if first + slot in pinned:
                     continue
-                if meta[2 * slot] <= now:
+                if meta[2 * slot] <= now or not digests[2 * slot]:
                     chosen = slot
+                    is_free = True
                     break
                 if chosen < 0 or meta[2 * slot + 1] < oldest:
                     chosen = slot
                     oldest = meta[2 * slot + 1]
             if chosen < 0:
                 raise StoreError(f"shared store {self.path}: one request has more counters than max_keys")
-            if inline and oldest >= 0 and meta[2 * chosen] > now:
+            if inline and oldest >= 0 and not is_free:
                 raise StoreError(
                     f"shared store {self.path}: no room for another inline limit: counters of rules and plans fill its "
                     "stripe; give the file a larger max_keys"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, final
 import pymysql
 from pymysql.constants import CLIENT, CR
 
+from crestgate.runtime.name_lookup import NameLookupError
 from crestgate.runtime.sockets import connect
 from crestgate.stores.sql.dialect import MYSQL
 from crestgate.stores.sql.session import DatabaseAddress, DatabaseConnectionError, Driver, Session, StatementError
@@ -122,6 +123,8 @@ class MysqlSession(Session):
 def _connect(address: DatabaseAddress, deadline: float) -> socket.socket:
     try:
         return connect(address.host, address.port, deadline)
+    except NameLookupError:
+        raise
     except OSError as error:
         problem = f"Can't connect to MySQL server on {address.host!r} ({error})"
         raise pymysql.OperationalError(CR.CR_CONN_HOST_ERROR, problem) from None

@@ -15,6 +15,7 @@ import psycopg
 from psycopg import conninfo, pq
 from psycopg.pq.abc import PGconn
 
+from crestgate.runtime.name_lookup import is_numeric, resolve
 from crestgate.runtime.poll import POLLIN, POLLOUT, create_poll
 from crestgate.stores.sql.dialect import POSTGRES
 from crestgate.stores.sql.session import DatabaseAddress, DatabaseConnectionError, Driver, Session, StatementError
@@ -102,8 +103,9 @@ def _wait(file: int, events: int, deadline: float) -> int:
     poll = create_poll()
     poll.register(file, events)
     remaining_seconds = deadline - time.monotonic()
-    # Rounded up to a millisecond, the unit of poll, or the last one would be a busy loop.
-    ready = poll.poll(int(remaining_seconds * 1000) + 1) if remaining_seconds > 0 else []
+    # Rounded up to a millisecond, the unit of poll, or the last one would be a busy loop. Past the deadline it only
+    # looks: what has arrived while this thread was not scheduled is not late.
+    ready = poll.poll(int(remaining_seconds * 1000) + 1 if remaining_seconds > 0 else 0)
     if not ready:
         raise DatabaseConnectionError("no answer in time", timed_out=True)
     return ready[0][1]
@@ -128,12 +130,19 @@ class PostgresDriver(Driver):
             f"SET idle_in_transaction_session_timeout = {lock_ms + 2000}",
         )
 
-    def conninfo(self) -> str:
+    def conninfo(self, deadline: float | None = None) -> str:
+        """The parameters of a connection. With a deadline, the host's name is looked up here: libpq would do so without
+        one."""
         address = self.address
         given = {name: address.options[name] for name in _TLS if name in address.options}
+        host = address.options.get("unix_socket", address.host)
+        if deadline is not None and "unix_socket" not in address.options and not is_numeric(host):
+            found = resolve(host, address.port, deadline)
+            given["hostaddr"] = ",".join(dict.fromkeys(_numeric(one[4]) for one in found))
+            host = ",".join([host] * (given["hostaddr"].count(",") + 1))  # its name is still what TLS verifies
         return conninfo.make_conninfo(
             "",
-            host=address.options.get("unix_socket", address.host),
+            host=host,
             port=address.port,
             user=address.user,
             password=address.password,
@@ -143,7 +152,11 @@ class PostgresDriver(Driver):
         )
 
     def open(self, deadline: float) -> Session:
-        connection = pq.PGconn.connect_start(self.conninfo().encode())
+        try:
+            parameters = self.conninfo(deadline)
+        except (OSError, UnicodeError) as error:
+            raise DatabaseConnectionError(str(error)) from None
+        connection = pq.PGconn.connect_start(parameters.encode())
         remaining_seconds = deadline - time.monotonic()
         try:
             _connect(connection, deadline)
@@ -171,6 +184,11 @@ class PostgresDriver(Driver):
 
     def unlock(self, connection: Any) -> None:
         connection.exec_driver_sql(f"SELECT pg_advisory_unlock({_SCHEMA_LOCK})")
+
+
+def _numeric(address: tuple[Any, ...]) -> str:
+    """The numeric address, of IPv6 with its zone."""
+    return f"{address[0]}%{address[3]}" if len(address) == 4 and address[3] else str(address[0])
 
 
 def _connect(connection: PGconn, deadline: float) -> None:

@@ -42,6 +42,7 @@ __all__ = [
     "usage",
     "usage_subjects",
     "usage_turns",
+    "writes",
 ]
 
 MAX_NAME_BYTES = 255
@@ -127,6 +128,15 @@ revisions = Table(
     number("revision"),
     number("compacted"),
     number("swept_us"),
+    **table_options,
+)
+
+writes = Table(
+    "crestgate_writes",
+    metadata,
+    Column("prefix", bytes_type(MAX_NAME_BYTES), primary_key=True),
+    Column("revision", BigInteger, primary_key=True, autoincrement=False),
+    Column("nonce", name_type(32), nullable=False),
     **table_options,
 )
 

@@ -188,6 +188,7 @@ class SqlStore(ThreadedStore):
         return replies
 
     def _decide(self, piece: Sequence[Request], deadline: float) -> BatchOutcomes:
+        started = time.monotonic()
         plan = BatchPlan(piece, self.counter_ids)
         if not plan.counters and not plan.records:
             return [[] for _ in piece]
@@ -196,7 +197,8 @@ class SqlStore(ThreadedStore):
         except PoolBusyError as busy:
             raise self._error(str(busy)) from None
         except (DatabaseConnectionError, StatementError) as error:
-            raise self._failed(str(error)) from None
+            timed_out = isinstance(error, DatabaseConnectionError) and error.timed_out
+            raise self._failed(str(error), (started, deadline) if timed_out else None) from None
         while True:
             try:
                 replies = self._run(session, self._round_trips(plan), deadline)
@@ -215,7 +217,7 @@ class SqlStore(ThreadedStore):
                 if lost.may_be_counted or lost.timed_out or is_new:
                     self.pool.drop(session)
                     counted = "; the requests may have been counted" if lost.may_be_counted else ""
-                    raise self._failed(f"{lost}{counted}") from None
+                    raise self._failed(f"{lost}{counted}", (started, deadline) if lost.timed_out else None) from None
                 session, usable = self._replace(session, deadline), True
                 is_new = True
             except BaseException:
@@ -229,7 +231,7 @@ class SqlStore(ThreadedStore):
                 return replies
             if not usable or time.monotonic() >= deadline:
                 self._return(session, usable)
-                raise self._failed("no answer in time")
+                raise self._failed("no answer in time", (started, deadline))
 
     def _round_trips(self, plan: BatchPlan) -> RoundTrips:
         needed = [counter for counter in plan.counters.values() if counter.charges]
@@ -285,8 +287,13 @@ class SqlStore(ThreadedStore):
         if self.closed:
             raise StoreClosedError(f"{self.driver.name}: this store is closed")
 
-    def _failed(self, problem: str) -> StoreError:
-        self.breaker.failed(time.monotonic())
+    def _failed(self, problem: str, timed_out: tuple[float, float] | None = None) -> StoreError:
+        """The error of a failed call; of one that timed out, with its start and its deadline. A call that began too
+        late says nothing about the server."""
+        if timed_out is None:
+            self.breaker.failed(time.monotonic())
+        elif timed_out[1] - timed_out[0] >= self.timeout / 2:
+            self.breaker.failed(time.monotonic(), started=timed_out[0])
         return self._error(problem)
 
     def _error(self, problem: str) -> StoreError:

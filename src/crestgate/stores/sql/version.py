@@ -13,7 +13,7 @@ from crestgate.stores.sql.session import DatabaseConnectionError, Driver, Sessio
 
 __all__ = ["VERSION", "prepare", "prepare_database", "read_version", "version_mismatch"]
 
-VERSION = "0001"
+VERSION = "0002"
 """The schema version that this Crestgate reads and writes: the latest revision in migrations/versions."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -102,3 +103,18 @@ def check_policy_during_outage(policy: str, service: Service) -> None:
     allowed = sum(decision["allowed"] for decision in decisions)
     assert allowed == {"open": 2 * LIMIT, "closed": 0, "local": LIMIT}[policy]
     assert metric_sum(scrape(service), "crestgate_breaker_state") > 0
+
+
+def test_workers_share_out_the_local_fallback(tmp_path: Path) -> None:
+    with RedisServer() as own:
+        config = (
+            CONFIG.format(url=own.url, policy="local", limit=LIMIT) + "fallback_instances: 2\nserver: {workers: 2}\n"
+        )
+        with Service(tmp_path, config) as service:
+            own.kill()
+            # Many connections, so that both workers get some.
+            responses = check_concurrently([service], [{"key": "meanwhile", "plans": ["few"]}] * (4 * LIMIT), 20)
+    decisions = [response.data for response in responses]
+    assert {decision["reason"] for decision in decisions} == {"fallback"}
+    assert {decision["limit"] for decision in decisions} == {LIMIT // 4}, "two instances of two workers"
+    assert sum(decision["allowed"] for decision in decisions) <= LIMIT // 2, "what this instance may admit"

@@ -106,6 +106,7 @@ def test_documented_permissions_of_a_redis_user_suffice() -> None:
             with pytest.raises(StaleVersionError):
                 put(rules, "s", {}, expected=1)
             rules.note(ALICE, "reset", "x")
+            rules.purge()
             assert ids(rules.list("rule")) == ["s"]
             assert rules.get("rule", "s") is not None
             assert changes_since(rules, 0).complete is True

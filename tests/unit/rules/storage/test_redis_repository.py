@@ -227,6 +227,7 @@ def test_promoted_replica_that_lags_reuses_revisions(url: str, rules: RedisRepos
         promote()
         changes = changes_since(rules, 3)
         assert (changes.revision, changes.complete, ids(changes.records)) == (2, True, ["r"])
+        assert changes.replaced
 
         put(writer, "lost", {"n": 3})
         assert changes_since(rules, 2).revision == 3
@@ -234,6 +235,7 @@ def test_promoted_replica_that_lags_reuses_revisions(url: str, rules: RedisRepos
         put(writer, "other", {"n": 3})
         changes = changes_since(rules, 3)
         assert (changes.revision, changes.complete, sorted(ids(changes.records))) == (3, True, ["other", "r"])
+        assert changes.replaced
         assert rules.changes(3) is None, "it is reported once"
 
         promote()
@@ -244,6 +246,7 @@ def test_promoted_replica_that_lags_reuses_revisions(url: str, rules: RedisRepos
         put(writer, "fifth", {"n": 3})
         changes = changes_since(rules, 4)
         assert (changes.revision, changes.complete, ids(changes.records)) == (5, False, ["fifth"])
+        assert not changes.replaced
 
 
 def test_server_that_lost_everything(rules: RedisRepository, client: Any) -> None:
@@ -312,13 +315,17 @@ def test_incomplete_sweep_continues_with_the_next_write(rules: RedisRepository, 
     assert client.hget(rules.keys.state, "swept_us") != b"0"
 
 
-@pytest.mark.parametrize("add", ["write", "note"])
+@pytest.mark.parametrize("add", ["write", "note", "purge"])
 def test_audit_entries_are_retained_for_90_days(rules: RedisRepository, client: Any, add: str) -> None:
     seconds, _ = client.time()
     for days in (91, 89):
         at_us = seconds * 1_000_000 - days * DAY_US
         fields: Any = audit_fields(AuditEntry(at_us, "carol", "", "reset", f"{days} days ago"))
         client.xadd(rules.keys.audit, fields, id=f"{at_us // 1000}-0")
+    if add == "purge":
+        rules.purge()
+        assert [e.subject for e in rules.audit(AuditQuery())] == ["89 days ago"]
+        return
     if add == "write":
         put(rules, "r", {})
     else:
@@ -364,27 +371,42 @@ def test_unreadable_record_is_named(rules: RedisRepository, client: Any, name: s
     put(rules, "fine", {})
     client.hset(rules.keys.records, name, text)
     field = name if isinstance(name, str) else "rule:\\xff"
-    with pytest.raises(ValidationError) as raised:
-        rules.changes(0)
-    (problem,) = raised.value.problems
+    changes = changes_since(rules, 0)
+    assert ids(changes.records) == ["fine"], "the others are read"
+    (unreadable,) = changes.unreadable
+    (problem,) = unreadable.problems
+    assert f"{unreadable.kind}:{unreadable.id}" == field
     assert (problem.field, problem.file) == (field, f"{rules.title}, {rules.keys.records}")
     assert put(rules, "fine", {}).version == 2, "readable records can still be written"
-    with pytest.raises(ValidationError):
-        rules.changes(0)  # still an error
+    assert len(changes_since(rules, 0).unreadable) == 1
     if name == "rule:broken":
         with pytest.raises(ValidationError, match="broken"):
             rules.get("rule", "broken")
         with pytest.raises(ValidationError, match="broken"):
             put(rules, "broken", {})
+        rules.write([edit("broken", None)], ALICE)
+        changes = changes_since(rules, changes.revision)
+        assert (changes.deleted, changes.unreadable) == ([("rule", "broken")], []), "it can be deleted"
+
+
+def test_claim_of_a_deleted_unreadable_record_is_free(rules: RedisRepository, client: Any) -> None:
+    put(rules, "broken", {}, unique_key="slot")
+    client.hset(rules.keys.records, "rule:broken", "{")
+    rules.write([edit("broken", None)], ALICE)
+    put(rules, "broken", {}, unique_key="another slot")
+    put(rules, "heir", {}, unique_key="slot")
+    with pytest.raises(ConflictError):
+        put(rules, "third", {}, unique_key="slot")
 
 
 def test_all_unreadable_records_are_named(rules: RedisRepository, client: Any) -> None:
     rules.write([edit(name, {}) for name in ("a", "b", "c")], ALICE)
     client.hset(rules.keys.records, mapping={"rule:a": "?", "rule:c": "?"})
-    for use in (lambda: rules.changes(0), lambda: rules.list("rule")):
-        with pytest.raises(ValidationError) as raised:
-            use()
-        assert sorted(problem.field for problem in raised.value.problems) == ["rule:a", "rule:c"]
+    with pytest.raises(ValidationError) as raised:
+        rules.list("rule")
+    assert sorted(problem.field for problem in raised.value.problems) == ["rule:a", "rule:c"]
+    changes = changes_since(rules, 0)
+    assert (ids(changes.records), sorted(one.id for one in changes.unreadable)) == (["b"], ["a", "c"])
     client.xadd(rules.keys.audit, {"at_us": "x"})
     with pytest.raises(ValidationError, match=":rules:audit: "):
         rules.audit(AuditQuery())

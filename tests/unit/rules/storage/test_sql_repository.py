@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import Any
 
 import psycopg
 import pymysql
 import pytest
-from sqlalchemy import event, literal_column, select, text, update
+from sqlalchemy import event, select, text
 from sqlalchemy.exc import OperationalError
 
 from crestgate.errors import CrestgateError, StoreError, ValidationError
@@ -20,31 +19,12 @@ from crestgate.rules.storage.sql.repository import SqlRepository, open_sql_repos
 from crestgate.rules.storage.sql.retention import BATCH_SIZE, HOUR_US
 from crestgate.runtime.url_options import Options
 from crestgate.stores.sql.factory import open_driver
-from crestgate.stores.sql.schema import audit, counters, metadata, records, revisions, usage
+from crestgate.stores.sql.schema import counters, metadata, records, revisions, usage
 from crestgate.stores.sql.upgrade import upgrade_database
-from databases import KINDS, url_of
 from servers.mariadb import MariaDB
 from servers.process import GivenServer
 from unit.rules.storage.kit import ALICE, Opener, RepositoryKit, edit, ids, put, revision_of
-
-SqlOpener = Callable[[str], SqlRepository]
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def url(request: pytest.FixtureRequest) -> str:
-    return url_of(request.param, request)
-
-
-@pytest.fixture
-def opener(url: str) -> Iterator[SqlOpener]:
-    with ExitStack() as stack:
-
-        def open_one(prefix: str) -> SqlRepository:
-            options = Options(f"{url}?timeout_ms=20000")
-            options.values["prefix"] = prefix
-            return stack.enter_context(closing(open_sql_repository(options)))
-
-        yield open_one
+from unit.rules.storage.sql_rules import SqlOpener, advance, rows
 
 
 class TestSqlRepository(RepositoryKit):
@@ -52,34 +32,6 @@ class TestSqlRepository(RepositoryKit):
     def opener(self, opener: Opener, url: str, monkeypatch: pytest.MonkeyPatch) -> Opener:
         monkeypatch.setattr(self, "notifies", url.startswith("postgresql"))
         return opener
-
-
-@pytest.fixture
-def repository(opener: SqlOpener, request: pytest.FixtureRequest) -> SqlRepository:
-    return opener(request.node.name)
-
-
-def now_of(repository: SqlRepository) -> int:
-    with repository.engine.connect() as connection:
-        now: int = connection.execute(select(repository.clock)).scalar_one()
-        return now
-
-
-def advance(repository: SqlRepository, microseconds: int) -> None:
-    """Advance the repository's clock."""
-    repository.clock = literal_column(str(now_of(repository) + microseconds))
-
-
-def rows(repository: SqlRepository) -> dict[str, int]:
-    """Ids of all rows, with 1 for deleted records."""
-    query = select(records.c.id, records.c.deleted).where(records.c.prefix == repository.prefix)
-    with repository.engine.connect() as connection:
-        return {row.id.decode(): row.deleted for row in connection.execute(query)}
-
-
-def corrupt(repository: SqlRepository, **values: object) -> None:
-    with repository.engine.begin() as connection:
-        connection.execute(update(records).where(records.c.prefix == repository.prefix).values(values))
 
 
 # -- retention --------------------------------------------------------------------------------------------------------
@@ -164,6 +116,23 @@ def test_audit_entries_are_retained_for_ninety_days(repository: SqlRepository) -
     assert bodies == [{"n": 3}, {"n": 2}]
 
 
+def test_purge_without_writes(repository: SqlRepository) -> None:
+    repository.purge()  # nothing was ever written
+    assert rows(repository) == {}
+    count = 2 * BATCH_SIZE + 1
+    repository.write([edit(f"ended{n:03}", {}, expires_us=1) for n in range(count)], ALICE)
+    advance(repository, AUDIT_DAYS * DAY_US + HOUR_US)
+    revision = revision_of(repository)
+    repository.purge()
+    entries = repository.audit(AuditQuery(limit=10_000))
+    assert {entry.action for entry in entries} == {"expire"}, "the old entries are gone"
+    assert (len(entries), list(repository.list("rule"))) == (count, [])
+    assert revision_of(repository) > revision, "readers see that the rules are gone"
+    revision = revision_of(repository)
+    repository.purge()
+    assert revision_of(repository) == revision
+
+
 def test_retention_removes_a_bounded_number_per_write(repository: SqlRepository) -> None:
     count = BATCH_SIZE + BATCH_SIZE // 2
     repository.write([edit(f"ended{n:03}", {}, expires_us=1) for n in range(count)], ALICE)
@@ -202,62 +171,6 @@ def test_retention_runs_hourly(repository: SqlRepository) -> None:
 
 
 # -- stored data ------------------------------------------------------------------------------------------------------
-
-
-def test_restored_backup(repository: SqlRepository) -> None:
-    """The revision is smaller than that of a reader."""
-    record = put(repository, "kept", {"n": 1})
-    for n in range(5):
-        put(repository, "lost", {"n": n})
-    latest = revision_of(repository)
-    with repository.engine.begin() as connection:
-        mine = revisions.c.prefix == repository.prefix
-        connection.execute(update(revisions).where(mine).values(revision=1))
-        connection.execute(records.delete().where(records.c.prefix == repository.prefix, records.c.id == b"lost"))
-    changes = repository.changes(latest)
-    assert changes is not None
-    assert (changes.revision, changes.complete, list(changes.records)) == (1, True, [record])
-
-
-@pytest.mark.parametrize(
-    "body",
-    ["{", "[]", '"text"', "", "null", pytest.param('{"a":' * 10_000 + "1" + "}" * 10_000, id="nested")],
-)
-def test_unreadable_body(repository: SqlRepository, body: str) -> None:
-    put(repository, "r", {"n": 1})
-    corrupt(repository, body=body)
-    uses: list[Callable[[], object]] = [
-        lambda: repository.get("rule", "r"),
-        lambda: repository.list("rule"),
-        lambda: repository.changes(0),
-        lambda: repository.write([edit("r", {})], ALICE),
-    ]
-    for use in uses:
-        with pytest.raises(ValidationError) as error:
-            use()
-        (problem,) = error.value.problems
-        assert (problem.file, problem.field) == (repository.title, "rule 'r'")
-        assert problem.message.startswith("its body cannot be read: ")
-        assert problem.message.endswith("; correct the row of crestgate_records, or delete it")
-    assert len(repository.audit(AuditQuery())) == 1
-
-
-def test_other_unreadable_columns(repository: SqlRepository) -> None:
-    put(repository, "r", {"n": 1}, unique_key="slot")
-    corrupt(repository, claim_text="{")
-    with pytest.raises(ValidationError, match="rule 'r': its claim_text cannot be read"):
-        repository.get("rule", "r")
-    corrupt(repository, claim_text=None, id=b"\xff")
-    with pytest.raises(ValidationError, match=r"rule b'\\xff': its id cannot be read"):
-        repository.changes(0)
-    with repository.engine.begin() as connection:
-        connection.execute(update(audit).where(audit.c.prefix == repository.prefix).values(after="{"))
-    with pytest.raises(ValidationError, match=r"audit entry \d+: its after cannot be read: .*crestgate_audit"):
-        repository.audit(AuditQuery())
-    with repository.engine.begin() as connection:
-        connection.execute(update(audit).where(audit.c.prefix == repository.prefix).values(after=None, actor=b"\xff"))
-    with pytest.raises(ValidationError, match=r"audit entry \d+: its actor, address, subject cannot be read"):
-        repository.audit(AuditQuery())
 
 
 def test_id_that_is_too_long(repository: SqlRepository) -> None:
@@ -440,12 +353,12 @@ def test_older_schema_is_refused(opener: SqlOpener) -> None:
         connection.execute(set_version, {"version": "0000"})
     try:
         with pytest.raises(
-            StoreError, match=r"version 0000, and this Crestgate needs version 0001: .*crestgate db upgrade"
+            StoreError, match=r"version 0000, and this Crestgate needs version 0002: .*crestgate db upgrade"
         ):
             opener("older")
     finally:
         with repository.engine.begin() as connection:
-            connection.execute(set_version, {"version": "0001"})
+            connection.execute(set_version, {"version": "0002"})
 
 
 def test_interrupted_migration_is_completed(url: str, opener: SqlOpener) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from crestgate import AsyncLimiter, __version__
 from crestgate.errors import StoreError
 from crestgate.rules.catalog import Catalog
-from crestgate.rules.port import Repository
+from crestgate.rules.port import Actor, Edit, Repository
 from crestgate.rules.storage.factory import open_repository
 from crestgate.rules.storage.files import FileRepository
 from crestgate.service.observability import health
@@ -76,6 +77,15 @@ def test_ready(harness: HealthHarness) -> None:
     assert found.ready
     assert found.checks == {"counters": "ok", "rule_database": "ok", "rules": "ok"}
     assert not found.problem()
+
+
+def test_unreadable_rule_is_reported_and_ready(harness: HealthHarness) -> None:
+    harness.repository.write([Edit("rule", "bad", {"limit": -1})], Actor("alice"))
+    with closing(Catalog([harness.repository])) as catalog:
+        found = ready(Health(AsyncLimiter(harness.store, catalog=catalog), harness.repository))
+        assert found.ready
+        expected = "1 of the stored records cannot be used, all others are in force: rule 'bad': "
+        assert found.checks["rules"].startswith(expected)
 
 
 @pytest.mark.parametrize("policy", ["open", "closed", "local"])

@@ -54,12 +54,17 @@ def test_one_worker_sweeps_while_the_others_do_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, worker: int, swept: bool
 ) -> None:
     """Expired minutes are deleted as soon as the first worker has started."""
-    monkeypatch.setattr(history_sweeper.sweep_history, "__defaults__", (SOON, (3600.0, 3600.0)))
+    for coroutine in (history_sweeper.sweep_history, history_sweeper.purge_rules):
+        monkeypatch.setattr(coroutine, "__defaults__", (SOON, (3600.0, 3600.0)))
     monkeypatch.setattr(composition, "PUBLISH_SECONDS", 0.001)
     now_us = time.time_ns() // 1000
     history = open_history(f"sqlite:///{tmp_path / 'usage.db'}")
     history.add(now_us - 40 * DAY_US, {"rule": (1, 0, 0)}, {})
-    rounds = 0
+    rounds = purges = 0
+
+    def purge() -> None:
+        nonlocal purges
+        purges += 1
 
     async def main() -> None:
         class Publisher:
@@ -67,17 +72,20 @@ def test_one_worker_sweeps_while_the_others_do_not(
                 nonlocal rounds
                 rounds += 1
 
-        parts = SimpleNamespace(history=history, worker_snapshots=SimpleNamespace(worker=worker))
+        parts = SimpleNamespace(
+            history=history, worker_snapshots=SimpleNamespace(worker=worker), repository=SimpleNamespace(purge=purge)
+        )
         made: Any = None
         service = Service(cast(Any, parts), made, made, cast(Any, Publisher()), made, made, None)
         keeping = asyncio.create_task(service.run_background())
-        while not rounds or (swept and history.usage(0, now_us, "minute")):
+        while not rounds or (swept and (history.usage(0, now_us, "minute") or not purges)):
             await asyncio.sleep(0.01)
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
 
     asyncio.run(asyncio.wait_for(main(), 30))
     assert bool(history.usage(0, now_us, "minute")) is not swept
+    assert purges == swept
     history.close()
 
 

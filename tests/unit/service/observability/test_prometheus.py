@@ -62,6 +62,7 @@ def test_metric_names_of_the_contract() -> None:
         "crestgate_envoy_reload_failures",
         "crestgate_certificate_reload_failures",
         "crestgate_rules",
+        "crestgate_rules_unreadable",
         "crestgate_clock_skew_seconds",
         "crestgate_pressure_transitions",
         "crestgate_pressure_unlogged",

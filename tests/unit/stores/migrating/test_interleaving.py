@@ -43,5 +43,5 @@ def test_random_order_and_faults_never_admit_more_than_one_store(limit: str, fau
         assert run.beyond_limit() == [], f"seed {seed}"
         admitted += len(run.admitted)
         carried += sum(sum(store.carrier.counts.carried) for store in run.instances)
-    assert admitted > 60
+    assert admitted > 40  # of 60 and more: a sliding log that was moved admits less for a period
     assert carried > 6

@@ -14,7 +14,7 @@ from crestgate.stores.breaker import Breaker
 from crestgate.stores.redis.async_client import AsyncClient
 from crestgate.stores.redis.protocol import Call, CallFailure, CallResult, Exchange, ServerAddress, pack
 from crestgate.stores.redis.settings import RedisSettings
-from crestgate.stores.redis.sync_client import SyncClient
+from crestgate.stores.redis.sync_client import SyncClient, SyncConnection
 from stalls import Stalls
 
 PING = pack(("PING",))
@@ -107,3 +107,85 @@ def test_host_with_several_addresses_has_one_deadline(monkeypatch: pytest.Monkey
     answer = servers.call(Call(ServerAddress("several", 6379), PING, 1), started + 0.2)
     assert isinstance(answer, CallFailure)
     assert stalls.without(started, time.monotonic()) < 0.6
+
+
+def test_short_time_is_not_the_servers_fault(hung: ServerAddress) -> None:
+    breakers = Breakers()
+    servers = SyncClient(RedisSettings(), 4, breakers.__getitem__, patience=0.05)
+    for _ in range(5):
+        assert isinstance(servers.call(Call(hung, PING, 1), time.monotonic() + 0.01), CallFailure)
+    assert breakers[hung].failures == 0
+    assert isinstance(servers.call(Call(hung, PING, 1), time.monotonic() + 0.06), CallFailure)
+    assert breakers[hung].failures == 1
+    servers.close()
+
+
+def test_thread_that_wakes_late_looks_once_more(prompt: ServerAddress) -> None:
+    """The kernel ends the wait, the reply comes, and only then is the thread scheduled."""
+    connection = SyncConnection(prompt, RedisSettings(), time.monotonic() + 10)
+    original = connection.socket
+
+    class Late(socket.socket):
+        waits = 1
+
+        def recv(self, *arguments: int) -> bytes:
+            if Late.waits:
+                Late.waits -= 1
+                raise BlockingIOError
+            return super().recv(*arguments)
+
+    connection.socket = Late(fileno=original.detach())
+    connection.send(PING, time.monotonic() + 10)
+    assert connection.receive(1, 100, 0, time.monotonic() + 5, lost=0.25) == [b"PONG"]
+    connection.close()
+
+
+def test_reply_that_a_loop_has_not_read_yet_is_not_late(prompt: ServerAddress) -> None:
+    async def scenario() -> tuple[CallResult, int]:
+        loop = asyncio.get_running_loop()
+        breakers = Breakers()
+        servers = AsyncClient(loop, RedisSettings(), 4, breakers.__getitem__)
+        connected: asyncio.Future[object] = loop.create_future()
+
+        def ping() -> Exchange[None]:
+            yield [Call(prompt, PING, 1)]
+
+        servers.run(ping(), time.monotonic() + 10, connected.set_result)
+        await asyncio.wait_for(connected, 10)
+        connection = servers.pools[prompt].idle[-1]
+        result: asyncio.Future[CallResult] = loop.create_future()
+        assert servers.try_send(prompt, PING, 100, time.monotonic() + 10, result.set_result)
+        while not connection.readable():
+            time.sleep(0.001)
+        connection.time_out()  # some loops call timers before they read
+        answer = await asyncio.wait_for(result, 10)
+        servers.close()
+        return answer, breakers[prompt].failures
+
+    assert asyncio.run(scenario()) == ([b"PONG"], 0)
+
+
+def test_blocked_loop_leaves_a_call_its_time(hung: ServerAddress) -> None:
+    """The deadline passes while the loop does not run: the call gets as much time again, and then it has failed."""
+
+    async def scenario() -> tuple[float, CallResult]:
+        loop = asyncio.get_running_loop()
+        servers = AsyncClient(loop, RedisSettings(), 4, Breakers().__getitem__)
+        servers.lag.start()
+        finished: asyncio.Future[CallResult] = loop.create_future()
+
+        def ping() -> Exchange[CallResult]:
+            (result,) = yield [Call(hung, PING, 1)]
+            return result
+
+        servers.run(ping(), time.monotonic() + 0.2, finished.set_result)  # type: ignore[arg-type]
+        await asyncio.sleep(0.05)
+        time.sleep(0.3)
+        unblocked = time.monotonic()
+        result = await asyncio.wait_for(finished, 10)
+        servers.close()
+        return time.monotonic() - unblocked, result
+
+    waited, result = asyncio.run(scenario())
+    assert isinstance(result, CallFailure)
+    assert waited > 0.1

@@ -198,6 +198,88 @@ def test_large_batch_is_split(fake_service: Callable[[Responder], FakeService]) 
     store.close()
 
 
+def group_of(*requests: Request) -> list[Request]:
+    group = object()
+    for request in requests:
+        request.group = group
+    return list(requests)
+
+
+def test_requests_of_one_group_are_marked(fake_service: Callable[[Responder], FakeService]) -> None:
+    service = fake_service(good)
+    store = service.store()
+    batch = [take("a"), *group_of(take("b"), take("c")), *group_of(take("d")), *group_of(take("e"), take("f"))]
+    assert len(store.apply(batch)) == 6
+    assert [body.get("together") for body in service.bodies] == [[[1, 3], [4, 6]]]
+    service.bodies.clear()
+    store.apply(group_of(take("a")))
+    assert "together" not in service.bodies[0]
+    store.close()
+
+
+def without_golf(max_checks: int) -> Responder:
+    """A service that has no plan 'golf', and accepts batches of so many checks."""
+
+    def respond(body: dict[str, Any], *_: object) -> bytes:
+        if len(body["checks"]) > max_checks:
+            return refusal(413, "too large")
+        decisions: list[Any] = []
+        for check in body["checks"]:
+            unknown = any(counter["name"] == "golf" for counter in check["counters"])
+            error = {"error": {"status": 400, "detail": "there is no plan 'golf'"}}
+            decisions.append(
+                error if unknown else {"counters": [numbers(at=at) for at in range(len(check["counters"]))]}
+            )
+        return http(200, json.dumps({"decisions": decisions}).encode())
+
+    return respond
+
+
+@pytest.mark.parametrize("max_checks", [1000, 700], ids=["several calls", "rejected as too large"])
+def test_large_group_is_validated_before_it_is_sent(
+    fake_service: Callable[[Responder], FakeService], max_checks: int
+) -> None:
+    """The limits of a group that needs several calls are peeked at first: nothing is charged if one is unknown."""
+    service = fake_service(without_golf(max_checks))
+    store = service.store()
+    others = [take(f"other:{n}") for n in range(20)]
+    size = max_checks + 200
+    invalid = group_of(*[take(f"user:{n}", "golf" if n == size - 1 else "api") for n in range(size)])
+    with pytest.raises(PartialStoreError) as raised:
+        store.apply([*others, *invalid])
+    answered = [isinstance(reply[0], Outcome) for reply in raised.value.outcomes]
+    assert answered == [True] * 20 + [False] * size, "the others are decided"
+    assert all(isinstance(reply[0], RejectedRequestError) for reply in raised.value.outcomes[20:])
+    taken = [
+        check["counters"][0]["key"]
+        for body in service.bodies
+        if len(body["checks"]) <= max_checks
+        for check in body["checks"]
+        if "op" not in check
+    ]
+    assert taken == [f"other:{n}" for n in range(20)], "nothing of the group was charged"
+
+    service.bodies.clear()
+    assert len(store.apply(group_of(*[take(f"user:{n}") for n in range(size)]))) == size
+    assert sum(check.get("op") == "peek" for body in service.bodies for check in body["checks"]) == 1
+    store.close()
+
+
+def test_key_that_is_not_text_rejects_its_group(fake_service: Callable[[Responder], FakeService]) -> None:
+    def strict(body: dict[str, Any], *_: object) -> bytes:
+        surrogate = any("\ud800" in check["counters"][0]["key"] for check in body["checks"])
+        return refusal(400, "not valid JSON") if surrogate else good(body)
+
+    service = fake_service(strict)
+    store = service.store()
+    with pytest.raises(PartialStoreError) as raised:
+        store.apply([take("a"), *group_of(take("b"), take("\ud800")), *group_of(take("c"), take("d"))])
+    answered = [isinstance(reply[0], Outcome) for reply in raised.value.outcomes]
+    assert answered == [True, False, False, True, True]
+    assert "half of a surrogate pair" in str(raised.value.outcomes[1][0])
+    store.close()
+
+
 def test_decided_pieces_stand_if_a_later_one_fails(fake_service: Callable[[Responder], FakeService]) -> None:
     service = fake_service(lambda body, number: good(body) if number == 1 else refusal(503, "away"))
     store = service.store()

@@ -230,7 +230,7 @@ def test_database_of_another_version_is_rejected_and_unchanged(store: SqlStore, 
     ):
         with sqlite3.connect(path) as connection:
             connection.execute("UPDATE crestgate_version SET version_num = ?", (version,))
-        with pytest.raises(StoreError, match=rf"SQLite file .*version {version}, .* needs version 0001: .*{advice}"):
+        with pytest.raises(StoreError, match=rf"SQLite file .*version {version}, .* needs version 0002: .*{advice}"):
             open_at(f"sqlite:///{path}")
         assert rows(path, "version_num", "crestgate_version") == [(version,)]
 
@@ -240,26 +240,26 @@ def test_tables_of_another_version_are_never_touched_by_a_check(
 ) -> None:
     """An AsyncLimiter keeps using a store whose connection failed."""
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE crestgate_version SET version_num = '0002'")
+        connection.execute("UPDATE crestgate_version SET version_num = '0003'")
     fresh = SqlStore(store.driver, timeout_ms=10_000)
     with pytest.raises(StoreError, match="newer Crestgate"):
         fresh.connect()
     looks: list[str] = []
     monkeypatch.setattr(SqliteSession, "run", lambda session, statements, deadline: looks.extend(statements))
     for use in (lambda: ask(fresh, Op.TAKE, compiled("5/minute")), fresh.sweep):
-        with pytest.raises(StoreError, match="schema version 0002, and this Crestgate needs version 0001"):
+        with pytest.raises(StoreError, match="schema version 0003, and this Crestgate needs version 0002"):
             use()
     assert looks == [], "not checked again within a second"
     monkeypatch.undo()
     fresh.prepare_at = 0.0
-    with pytest.raises(StoreError, match="schema version 0002"):
+    with pytest.raises(StoreError, match="schema version 0003"):
         ask(fresh, Op.TAKE, compiled("5/minute"))
     assert rows(path) == [(0,)]
 
 
 def test_async_limiter_does_not_touch_tables_of_another_version(store: SqlStore, path: Path) -> None:
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE crestgate_version SET version_num = '0002'")
+        connection.execute("UPDATE crestgate_version SET version_num = '0003'")
 
     async def main() -> None:
         limiter = AsyncLimiter(f"sqlite:///{path}?timeout_ms=5000", on_store_error="open")

@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 from crestgate.databases.names import quoted
 from crestgate.errors import ConfigError, Problem, StoreError, ValidationError
@@ -36,11 +36,11 @@ __all__ = [
     "audit_fields",
     "check_layout",
     "encoded",
+    "lenient_name",
     "name_of",
     "parse_audit_id",
     "read_audit",
     "read_record",
-    "split_name",
     "text_of_record",
 ]
 
@@ -105,7 +105,19 @@ def split_name(name: bytes, location: str) -> tuple[Kind, str]:
     try:
         return _KINDS[kind], decoded(record_id)
     except (KeyError, UnicodeDecodeError):
-        raise _unreadable(name, location, "is not the name of a record") from None
+        raise _unreadable(
+            name, location, "is not the name of a record: another program, or a newer Crestgate, has written it"
+        ) from None
+
+
+def lenient_name(name: bytes) -> tuple[Kind, str]:
+    """The name of a record that may be unreadable, or of its deletion."""
+    try:
+        text = decoded(name)
+    except UnicodeDecodeError:
+        text = name.decode("utf-8", "backslashreplace")
+    kind, _, record_id = text.partition(":")
+    return cast(Kind, kind), record_id
 
 
 def text_of_record(record: Record, revision: int) -> str:

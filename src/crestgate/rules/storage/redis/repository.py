@@ -6,9 +6,7 @@ The last 10,000 writes, and the last 10,000 records that they changed (and all c
 for `changes`; a reader with an older revision gets everything. Versions of deleted records are stored as long.
 
 A promoted replica may lack the last writes: they are lost, and their revisions are assigned again to other writes. So
-each write also has a nonce, and a repository object compares it with the one that it has returned: if a revision has
-another nonce than the one that was seen, the reader gets everything. (That is for one reader of an object; a revision
-that this object has never returned is accepted without that check.)
+each write also has a nonce (see seen_nonces.py).
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from typing import Any
 
 from crestgate.databases.redis_client import open_client
 from crestgate.databases.shared_redis_client import OpenClient, RetryableRedisError, SharedRedisClient
-from crestgate.errors import Problem, StoreError, ValidationError
+from crestgate.errors import StoreError, ValidationError
 from crestgate.rules.port import (
     Actor,
     AuditEntry,
@@ -28,32 +26,30 @@ from crestgate.rules.port import (
     Edit,
     Kind,
     Record,
+    UnreadableRecord,
 )
 from crestgate.rules.storage.redis.layout import (
     Keys,
     audit_fields,
     check_layout,
     encoded,
+    lenient_name,
     name_of,
     parse_audit_id,
     read_audit,
     read_record,
-    split_name,
 )
 from crestgate.rules.storage.redis.notifications import RedisChangeListener
-from crestgate.rules.storage.redis.scripts import APPEND_AUDIT_SCRIPT, CHANGES, LIST
+from crestgate.rules.storage.redis.scripts import APPEND_AUDIT_SCRIPT, CHANGES, LIST, PART, PURGE_AUDIT_SCRIPT, REPLACED
 from crestgate.rules.storage.redis.transaction import AUDIT_MS, Writer
+from crestgate.rules.storage.seen_nonces import MAX_WRITES, SeenNonces
 from crestgate.runtime.backoff import poll
-from crestgate.runtime.fork_safety import fork_safe_lock
 from crestgate.runtime.url_options import Options
 
 __all__ = ["RedisRepository", "open_redis_repository"]
 
 TIMEOUT_MS = 5000
 POOL_SIZE = 4
-MAX_CHANGES = 10_000
-MAX_SEEN = 100
-"""Revisions whose nonce is kept in memory: the last ones that were returned."""
 MIN_PAGE, MAX_PAGE = 100, 1000
 """Audit entries fetched at a time: the query may not match all of them."""
 SLACK_MS = 600_000
@@ -78,14 +74,13 @@ class RedisRepository:
         prefix: str,
         timeout: float = TIMEOUT_MS / 1000,
         pool_size: int = POOL_SIZE,
-        max_changes: int = MAX_CHANGES,
+        max_changes: int = MAX_WRITES,
     ) -> None:
         self.keys = Keys.of(prefix)
         self._redis = SharedRedisClient(open_client, timeout=timeout, max_connections=pool_size)
         self._listener = RedisChangeListener(open_client, self.keys.channel)
         self._writer = Writer(self._redis, self.keys, max_changes=max_changes)
-        self._seen: dict[int, bytes] = {}
-        self._seen_lock = fork_safe_lock()
+        self._seen = SeenNonces()
 
     @property
     def title(self) -> str:
@@ -94,20 +89,22 @@ class RedisRepository:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def changes(self, since: int) -> Changes | None:
-        with self._seen_lock:
-            seen = self._seen.get(since, b"")
-        layout, revision, nonce, *new = self._reply(self._script(CHANGES, since, seen), (3, 5))
+        seen = self._seen.get(since)
+        layout, revision, nonce, *new = self._reply(self._script(CHANGES, since, seen or ""), (3, 5))
         check_layout(layout, self.keys, self.title)
         if not isinstance(revision, int):
             raise self._malformed("its revision is not a number")
+        if nonce is not None and not (isinstance(nonce, bytes) and nonce.isascii()):
+            raise self._malformed("its nonce is not text")
         changes = None
         if new:
-            complete, found = new
+            extent, found = new
             texts = self._pairs(found)
-            deleted = [split_name(name, self._writer.location) for name, text in texts if text is None]
-            changes = Changes(revision, bool(complete), self._records(texts), deleted)
-        if nonce is not None:  # only after all could be read: else the next call would find nothing new
-            self._remember(revision, nonce)
+            deleted = [lenient_name(name) for name, text in texts if text is None]
+            records, unreadable = self._split(texts)
+            changes = Changes(revision, extent != PART, records, deleted, extent == REPLACED, unreadable)
+        # Only now: else, after an error, the next call would find nothing new.
+        self._seen.remember(revision, None if nonce is None else nonce.decode())
         return changes
 
     def get(self, kind: Kind, record_id: str) -> Record | None:
@@ -182,6 +179,10 @@ class RedisRepository:
             words += [word for pair in fields.items() for word in pair]
         self._script(APPEND_AUDIT_SCRIPT, AUDIT_MS // 1000, len(subjects), *words, writes=True)
 
+    def purge(self) -> None:
+        """Trim the audit log. Expired records are removed by the next write."""
+        self._script(PURGE_AUDIT_SCRIPT, AUDIT_MS // 1000, writes=True)
+
     # -- both ---------------------------------------------------------------------------------------------------------
 
     def _script(self, script: str, *words: Any, writes: bool = False) -> Any:
@@ -208,23 +209,23 @@ class RedisRepository:
 
     def _records(self, texts: Iterable[tuple[bytes, bytes | None]]) -> Sequence[Record]:
         """All of them, or ValidationError with all that cannot be read."""
+        records, unreadable = self._split(texts)
+        if unreadable:
+            raise ValidationError([problem for one in unreadable for problem in one.problems])
+        return records
+
+    def _split(
+        self, texts: Iterable[tuple[bytes, bytes | None]]
+    ) -> tuple[Sequence[Record], Sequence[UnreadableRecord]]:
+        """The records, and those that cannot be read."""
         records: builtins.list[Record] = []
-        problems: builtins.list[Problem] = []
+        unreadable: builtins.list[UnreadableRecord] = []
         for name, text in texts:
             try:
                 records += [] if text is None else [read_record(name, text, self._writer.location)]
             except ValidationError as invalid:
-                problems += invalid.problems
-        if problems:
-            raise ValidationError(problems)
-        return records
-
-    def _remember(self, revision: int, nonce: bytes) -> None:
-        with self._seen_lock:
-            self._seen.pop(revision, None)
-            self._seen[revision] = nonce
-            if len(self._seen) > MAX_SEEN:
-                del self._seen[next(iter(self._seen))]
+                unreadable.append(UnreadableRecord(*lenient_name(name), invalid.problems))
+        return records, unreadable
 
 
 def _matches(entry: AuditEntry, query: AuditQuery) -> bool:

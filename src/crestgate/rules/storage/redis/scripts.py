@@ -1,11 +1,15 @@
-"""Lua scripts that read in one step, so that no reader sees half of a write. Only APPEND_AUDIT_SCRIPT writes.
+"""Lua scripts that read in one step, so that no reader sees half of a write. Only the two about the audit log write.
 
 All get the keys of layout.Keys, in their order.
 """
 
 from __future__ import annotations
 
-__all__ = ["APPEND_AUDIT_SCRIPT", "CHANGES", "FIND", "LIST"]
+__all__ = ["APPEND_AUDIT_SCRIPT", "CHANGES", "FIND", "LIST", "PART", "PURGE_AUDIT_SCRIPT", "REPLACED"]
+
+PART, REPLACED = 0, 2
+"""Extents: the records that have changed; all records, because the reader's revision is not in this history. 1: all
+records, for another reason."""
 
 CHANGES = """
 local since, seen = tonumber(ARGV[1]), ARGV[2]
@@ -15,7 +19,8 @@ if revision == since and (seen == '' or seen == state[3]) then
   return {state[1], revision, state[3]}
 end
 local ours = seen == '' or tonumber(redis.call('ZSCORE', KEYS[6], seen) or '-1') == since
-if ours and since > 0 and since < revision and since >= tonumber(state[4] or '0') then
+local stored = since >= tonumber(state[4] or '0')
+if ours and since > 0 and since < revision and stored then
   local names = redis.call('ZRANGEBYSCORE', KEYS[5], '(' .. ARGV[1], '+inf')
   local found = {}
   for i, name in ipairs(names) do
@@ -24,12 +29,13 @@ if ours and since > 0 and since < revision and since >= tonumber(state[4] or '0'
   end
   return {state[1], revision, state[3], 0, found}
 end
-return {state[1], revision, state[3], 1, redis.call('HGETALL', KEYS[2])}
+local extent = (since > revision or (not ours and stored)) and 2 or 1
+return {state[1], revision, state[3], extent, redis.call('HGETALL', KEYS[2])}
 """
 """ARGV: the revision, and the nonce of its write, empty if unknown.
 
-Returns the layout, the revision and its nonce; and if anything is new, whether these are all records, and alternating
-names and texts, with no text where a record was deleted."""
+Returns the layout, the revision and its nonce; and if anything is new, its extent (see PART), and alternating names and
+texts, with no text where a record was deleted."""
 
 LIST = """
 local found = {}
@@ -94,3 +100,11 @@ for entry = 0, ARGV[2] - 1 do
 end
 """
 """ARGV: the retention in seconds, the number of entries, and the fields of each without its time."""
+
+PURGE_AUDIT_SCRIPT = """
+if redis.call('TYPE', KEYS[9]).ok == 'stream' then
+  local oldest = string.format('%.0f', (redis.call('TIME')[1] - tonumber(ARGV[1])) * 1000)
+  redis.call('XTRIM', KEYS[9], 'MINID', oldest)
+end
+"""
+"""ARGV: the retention in seconds."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from secrets import token_hex
 from typing import Any
 
 from crestgate.databases.shared_redis_client import SharedRedisClient
@@ -28,6 +27,7 @@ from crestgate.rules.storage.redis.layout import (
     text_of_record,
 )
 from crestgate.rules.storage.redis.scripts import FIND
+from crestgate.rules.storage.seen_nonces import create_nonce
 from crestgate.rules.storage.write_rules import StoredState, WritePlan, plan_expiry, plan_write
 
 __all__ = ["AUDIT_MS", "Writer"]
@@ -99,17 +99,24 @@ class Writer:
         stored: dict[tuple[Kind, str], StoredState] = {}
         for edit, name, text, version in zip(edits, names, texts, versions, strict=True):
             if text is not None:
-                record = read_record(name, text, self.location)
+                try:
+                    record = read_record(name, text, self.location)
+                except ValidationError:
+                    if edit.body is not None:
+                        raise
+                    record = Record(edit.kind, edit.id, 0, {}, 0, 0)  # what cannot be read can be deleted
                 stored[edit.kind, edit.id] = StoredState(record.version, record)
             elif version is not None:
                 stored[edit.kind, edit.id] = StoredState(int(version), None)
-        holders = {
-            unique_key: [read_record(name, text, self.location)]
+        holding = {
+            unique_key: read_record(name, text, self.location)
             for unique_key, name, text in zip(claims, holders, held, strict=True)
             if text is not None
         }
+        # The claim of a record that could not be read when it was deleted may be left over.
+        by_claim = {claim: [record] for claim, record in holding.items() if record.unique_key == claim}
         now_us = int(seconds) * 1_000_000 + int(micros)
-        return _WriteState(int(revision or 0), compacted, forget, now_us, int(swept_us or 0), stored, holders)
+        return _WriteState(int(revision or 0), compacted, forget, now_us, int(swept_us or 0), stored, by_claim)
 
     def _expired(self, pipeline: Any, now_us: int) -> tuple[Sequence[Record], bool]:
         """Records that expired more than a day ago, and whether these are all of them."""
@@ -170,7 +177,7 @@ class Writer:
         oldest = known.now_us // 1000 - AUDIT_MS
         for entry in audit:
             pipeline.xadd(self._keys.audit, audit_fields(entry), minid=oldest, approximate=False)
-        number, nonce = known.revision + 1, token_hex(8)
+        number, nonce = known.revision + 1, create_nonce()
         state = {
             "layout": LAYOUT,
             "revision": number,

@@ -5,6 +5,9 @@ touch, calls `plan_write`, stores the plan under the next revision, and commits.
 records that are newer than what its caller has seen, in one snapshot; usually there are none, and it reads one row.
 A deleted record stays for a day as a row without a body, for readers that have not seen its deletion.
 
+A promoted replica may lack the last writes, and a backup the last day's: revisions are then assigned again. So
+`crestgate_writes` has a nonce for each of the last 10,000 writes (see seen_nonces.py).
+
 PostgreSQL notifies other processes of a write (see notifications.py); the other databases are polled.
 """
 
@@ -14,14 +17,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, and_, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from crestgate.databases.engines import abandon, clock_of, open_engine
 from crestgate.databases.names import short_name
 from crestgate.databases.transactions import SqlConflictError, Transactions
-from crestgate.errors import ConfigError, StoreClosedError
+from crestgate.errors import ConfigError, StoreClosedError, ValidationError
 from crestgate.rules.port import Actor, AuditEntry, AuditQuery, Changes, Edit, Kind, Record
+from crestgate.rules.storage.seen_nonces import MAX_WRITES, SeenNonces, create_nonce
 from crestgate.rules.storage.sql import retention
 from crestgate.rules.storage.sql.notifications import PostgresChangeListener
 from crestgate.rules.storage.sql.rows import (
@@ -31,15 +35,17 @@ from crestgate.rules.storage.sql.rows import (
     cut,
     digest,
     entry_of,
+    lenient_name_of,
     name_of,
     record_of,
     record_row,
+    split_records,
 )
 from crestgate.rules.storage.write_rules import StoredState, WritePlan, plan_expiry, plan_write
 from crestgate.runtime.fork_safety import renew_after_fork
 from crestgate.runtime.url_options import Options
 from crestgate.stores.sql.factory import open_driver
-from crestgate.stores.sql.schema import MAX_NAME_BYTES, MAX_SUBJECT_BYTES, audit, records, revisions
+from crestgate.stores.sql.schema import MAX_NAME_BYTES, MAX_SUBJECT_BYTES, audit, records, revisions, writes
 from crestgate.stores.sql.session import Driver
 from crestgate.stores.sql.version import prepare_database
 
@@ -69,6 +75,11 @@ class Mark(NamedTuple):
     revision: int = 0
     compacted: int = 0
     swept_us: int = 0
+    nonce: str | None = None
+    """Of the write that made the revision; None if that was an older Crestgate."""
+
+    def columns(self) -> dict[str, int]:
+        return {"revision": self.revision, "compacted": self.compacted, "swept_us": self.swept_us}
 
 
 class SqlRepository:
@@ -81,6 +92,7 @@ class SqlRepository:
         self.engine = open_engine(driver, timeout, pool_size)
         self.clock = clock_of(self.engine)
         self.channel: str | None = None
+        self._seen = SeenNonces()
         self._transactions = Transactions(self.engine, self.title, timeout)
         self._listener: PostgresChangeListener | None = None
         if self.engine.dialect.name == "postgresql":
@@ -107,7 +119,10 @@ class SqlRepository:
         return self._records(query)
 
     def changes(self, since: int) -> Changes | None:
-        return self._read(lambda connection: self._changes(connection, since))
+        seen = self._seen.get(since)
+        mark, changes = self._read(lambda connection: self._changes(connection, since, seen))
+        self._seen.remember(mark.revision, mark.nonce)  # only now: else, after an error, nothing would be new
+        return changes
 
     def audit(self, query: AuditQuery) -> Sequence[AuditEntry]:
         statement = select(audit).where(audit.c.prefix == self.prefix)
@@ -139,6 +154,11 @@ class SqlRepository:
         self._check_open()
         self._transactions.write(lambda connection: self._note(connection, actor, action, subjects))
 
+    def purge(self) -> None:
+        self._check_open()
+        while self._transactions.write(self._purge):  # in small batches, between which others can write
+            pass
+
     def listen(self, wake: Callable[[], None]) -> None:
         self._check_open()
         if self._listener is not None:
@@ -158,23 +178,24 @@ class SqlRepository:
 
     # -- inside of a transaction ------------------------------------------------------------------------------------
 
-    def _changes(self, connection: Connection, since: int) -> Changes | None:
-        if self._mark(connection).revision == since:
-            return None
+    def _changes(self, connection: Connection, since: int, seen: str | None) -> tuple[Mark, Changes | None]:
+        """`seen` is the nonce of the revision `since`, if it is known."""
+        mark = self._mark(connection)
+        if mark.revision == since and seen in (None, mark.nonce):
+            return mark, None
         self._transactions.snapshot(connection)
         mark = self._mark(connection)
-        if mark.revision == since:
-            return None
-        complete = since <= 0 or since > mark.revision or since < mark.compacted
+        if mark.revision == since and seen in (None, mark.nonce):
+            return mark, None
+        ours = seen is None or self._nonce(connection, since) == seen
+        complete = since <= 0 or since > mark.revision or since < mark.compacted or not ours
+        replaced = since > mark.revision or (not ours and since > mark.revision - MAX_WRITES)
         query = select(records).where(records.c.prefix == self.prefix)
         query = query.where(records.c.deleted == 0) if complete else query.where(records.c.revision > since)
         rows = connection.execute(query.order_by(records.c.revision, records.c.kind, records.c.id)).all()
-        return Changes(
-            mark.revision,
-            complete,
-            [record_of(row, self.title) for row in rows if not row.deleted],
-            [name_of(row.kind, row.id, self.title) for row in rows if row.deleted],
-        )
+        found, unreadable = split_records((row for row in rows if not row.deleted), self.title)
+        deleted = [lenient_name_of(row.kind, row.id) for row in rows if row.deleted]
+        return mark, Changes(mark.revision, complete, found, deleted, replaced, unreadable)
 
     def _write(self, connection: Connection, edits: Sequence[Edit], actor: Actor) -> Sequence[Record | None]:
         mark, now_us = self._lock_prefix(connection)
@@ -189,6 +210,16 @@ class SqlRepository:
         entries = [AuditEntry(now_us, actor.name, actor.address, action, subject) for subject in subjects]
         self._store(connection, mark, now_us, WritePlan(audit=entries), set())
 
+    def _purge(self, connection: Connection) -> bool:
+        """Purge old rows if that is due; whether there are more."""
+        if not self._marks(connection, locking=True):
+            return False  # nothing was ever written
+        mark, now_us = self._lock_prefix(connection)
+        if not retention.is_due(mark.swept_us, now_us):
+            return False
+        self._store(connection, mark, now_us, WritePlan(), set())
+        return retention.is_due(self._mark(connection).swept_us, now_us)
+
     def _lock_prefix(self, connection: Connection) -> tuple[Mark, int]:
         """Lock the prefix against other writers; returns its mark, and the time."""
         rows = self._marks(connection, locking=True)
@@ -197,7 +228,7 @@ class SqlRepository:
             return Mark(*rows[0]), now_us
         mark = Mark(swept_us=now_us)
         try:
-            connection.execute(insert(revisions).values(prefix=self.prefix, **mark._asdict()))
+            connection.execute(insert(revisions).values(prefix=self.prefix, **mark.columns()))
         except IntegrityError:
             raise SqlConflictError from None  # another writer has just created the row
         return mark, now_us
@@ -218,15 +249,22 @@ class SqlRepository:
             if not (deletions.more or entries.more or len(expired) == retention.BATCH_SIZE):
                 swept_us = now_us
         changed = bool(revision.puts or revision.deletes)
-        after = Mark(mark.revision + changed, compacted, swept_us)
+        after = Mark(mark.revision + changed, compacted, swept_us, mark.nonce)
         if changed:
+            self._add_nonce(connection, after.revision)
             self._replace(connection, after.revision, now_us, revision)
             if self.channel is not None:
                 connection.execute(select(func.pg_notify(self.channel, str(after.revision))))
         if revision.audit:
             connection.execute(insert(audit), [audit_row(self.prefix, entry) for entry in revision.audit])
         if after != mark:
-            connection.execute(update(revisions).where(revisions.c.prefix == self.prefix).values(after._asdict()))
+            connection.execute(update(revisions).where(revisions.c.prefix == self.prefix).values(after.columns()))
+
+    def _add_nonce(self, connection: Connection, number: int) -> None:
+        mine = writes.c.prefix == self.prefix
+        connection.execute(delete(writes).where(mine, writes.c.revision <= number - MAX_WRITES))
+        connection.execute(delete(writes).where(mine, writes.c.revision >= number))  # of a revision set by hand
+        connection.execute(insert(writes).values(prefix=self.prefix, revision=number, nonce=create_nonce()))
 
     def _replace(self, connection: Connection, number: int, now_us: int, revision: WritePlan) -> None:
         """Replace all rows: delete, then insert."""
@@ -240,10 +278,17 @@ class SqlRepository:
 
     def _stored(self, connection: Connection, edits: Sequence[Edit]) -> dict[tuple[Kind, str], StoredState]:
         found = {}
+        deletions = {(edit.kind, edit.id) for edit in edits if edit.body is None}
         for kind, ids in _by_kind((kind, bytes_of(record_id)) for kind, record_id in _names(edits)):
             for row in connection.execute(select(records).where(*self._of(kind), records.c.id.in_(ids))):
-                record = None if row.deleted else record_of(row, self.title)
-                found[name_of(row.kind, row.id, self.title)] = StoredState(row.version, record)
+                name = name_of(row.kind, row.id, self.title)
+                try:
+                    record = None if row.deleted else record_of(row, self.title)
+                except ValidationError:
+                    if name not in deletions:
+                        raise
+                    record = Record(*name, row.version, {}, 0, 0)  # what cannot be read can be deleted
+                found[name] = StoredState(row.version, record)
         return found
 
     def _holders(self, connection: Connection, edits: Sequence[Edit]) -> Holders:
@@ -263,8 +308,19 @@ class SqlRepository:
 
     def _marks(self, connection: Connection, *, locking: bool = False) -> Sequence[Any]:
         columns = (revisions.c.revision, revisions.c.compacted, revisions.c.swept_us)
-        query = select(*columns).where(revisions.c.prefix == self.prefix)
-        return connection.execute(query.with_for_update(nowait=True) if locking else query).all()
+        if locking:
+            query = select(*columns).where(revisions.c.prefix == self.prefix)
+            return connection.execute(query.with_for_update(nowait=True)).all()
+        last = and_(writes.c.prefix == revisions.c.prefix, writes.c.revision == revisions.c.revision)
+        joined = revisions.outerjoin(writes, last)
+        return connection.execute(
+            select(*columns, writes.c.nonce).select_from(joined).where(revisions.c.prefix == self.prefix)
+        ).all()
+
+    def _nonce(self, connection: Connection, number: int) -> str | None:
+        """The nonce of a revision; None if it is not stored, or no longer."""
+        query = select(writes.c.nonce).where(writes.c.prefix == self.prefix, writes.c.revision == number)
+        return connection.execute(query).scalar_one_or_none()
 
     def _of(self, kind: Kind) -> tuple[Any, ...]:
         return records.c.prefix == self.prefix, records.c.kind == kind

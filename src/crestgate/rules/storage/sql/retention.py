@@ -14,7 +14,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, delete, select
 
 from crestgate.rules.port import AUDIT_DAYS, DAY_US, Kind, Record
-from crestgate.rules.storage.sql.rows import bytes_of, record_of
+from crestgate.rules.storage.sql.rows import bytes_of, split_records
 from crestgate.stores.sql.schema import audit, records
 
 __all__ = ["BATCH_SIZE", "HOUR_US", "expired", "is_due", "purge_audit", "purge_deletions"]
@@ -63,4 +63,5 @@ def expired(
     keys = {(kind, bytes_of(record_id)) for kind, record_id in excluded}
     query = select(records).where(*old).order_by(records.c.expires_us).limit(BATCH_SIZE + len(keys))
     rows = [row for row in connection.execute(query) if (row.kind, row.id) not in keys]
-    return [record_of(row, location) for row in rows[:BATCH_SIZE]]
+    # Unreadable ones stay: readers report them, and other writes do not fail because of them.
+    return split_records(rows[:BATCH_SIZE], location)[0]

@@ -7,17 +7,31 @@ column `claim`, and stored as text beside it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from sqlalchemy import Row
 
 from crestgate.errors import Problem, ValidationError
-from crestgate.rules.port import AuditEntry, Edit, Kind, Record
+from crestgate.rules.port import AuditEntry, Edit, Kind, Record, UnreadableRecord
 from crestgate.stores.sql.schema import MAX_ID_BYTES, MAX_NAME_BYTES, MAX_SUBJECT_BYTES
 
-__all__ = ["audit_row", "bytes_of", "check_edit", "cut", "digest", "entry_of", "name_of", "record_of", "record_row"]
+__all__ = [
+    "audit_row",
+    "bytes_of",
+    "check_edit",
+    "cut",
+    "digest",
+    "entry_of",
+    "lenient_name_of",
+    "name_of",
+    "record_of",
+    "record_row",
+    "split_records",
+]
+
+KINDS: tuple[str, ...] = get_args(Kind)
 
 
 def bytes_of(text: str) -> bytes:
@@ -51,10 +65,33 @@ def check_edit(edit: Edit) -> None:
 
 
 def name_of(kind: str, record_id: bytes, location: str) -> tuple[Kind, str]:
+    shown = f"{kind} {record_id!r}"
+    if kind not in KINDS:
+        reason = ValueError(f"{kind!r} is none of {', '.join(KINDS)}: a newer Crestgate may have written it")
+        raise _unreadable(shown, "kind", reason, location, "crestgate_records")
     try:
         return cast(Kind, kind), record_id.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as error:
-        raise _unreadable(f"{kind} {record_id!r}", "id", error, location, "crestgate_records") from None
+        raise _unreadable(shown, "id", error, location, "crestgate_records") from None
+
+
+def lenient_name_of(kind: str, record_id: bytes) -> tuple[Kind, str]:
+    """The name of a record that may be unreadable, or of its deletion."""
+    try:
+        return cast(Kind, kind), record_id.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return cast(Kind, kind), record_id.decode("utf-8", "backslashreplace")
+
+
+def split_records(rows: Iterable[Row[Any]], location: str) -> tuple[list[Record], list[UnreadableRecord]]:
+    """The records of rows, and those that cannot be read."""
+    records, unreadable = [], []
+    for row in rows:
+        try:
+            records.append(record_of(row, location))
+        except ValidationError as error:
+            unreadable.append(UnreadableRecord(*lenient_name_of(row.kind, row.id), error.problems))
+    return records, unreadable
 
 
 def record_row(prefix: bytes, revision: int, record: Record) -> dict[str, Any]:
@@ -83,6 +120,11 @@ def record_of(row: Row[Any], location: str) -> Record:
         unique_key = None if row.claim_text is None else str(json.loads(row.claim_text))
     except (ValueError, RecursionError) as error:
         raise _unreadable(f"{kind} {record_id!r}", "claim_text", error, location, "crestgate_records") from None
+    numbers = (row.version, row.created_us, row.updated_us, row.expires_us or 0)
+    if not all(isinstance(number, int) for number in numbers):  # SQLite checks no types
+        reason = ValueError(f"whole numbers are expected, not {numbers!r}")
+        columns = "version, created_us, updated_us, expires_us"
+        raise _unreadable(f"{kind} {record_id!r}", columns, reason, location, "crestgate_records")
     return Record(kind, record_id, row.version, body or {}, row.created_us, row.updated_us, unique_key, row.expires_us)
 
 
@@ -123,12 +165,12 @@ def _mapping(text: str | None, what: str, column: str, location: str, table: str
     try:
         body = json.loads(text)
         if not isinstance(body, dict):
-            raise ValueError(f"a JSON object is expected, not {text[:40]!r}")
-    except (ValueError, RecursionError) as error:
+            raise ValueError(f"a JSON object is expected, not {type(body).__name__}")
+    except (ValueError, TypeError, RecursionError) as error:
         raise _unreadable(what, column, error, location, table) from None
     return body
 
 
 def _unreadable(what: str, column: str, error: Exception, location: str, table: str) -> ValidationError:
-    advice = f"correct the row of {table}, or delete it"
+    advice = f"correct the row of {table}, or delete it"  # without what it holds: it may be of an API key
     return ValidationError([Problem(what, f"its {column} cannot be read: {error}; {advice}", location)])

@@ -1,0 +1,87 @@
+"""The default policy on a machine whose cores are all busy: a healthy store on it gives no free passes.
+
+A check that the failure policy decides is a free pass. Here the store is never away, so there must be none, however
+long the machine makes it wait; nothing is measured. By hand, for longer: see busy_programs.py.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from integration.child_process import ChildProcess
+from servers.redis import RedisServer
+
+LOADS: dict[str, dict[str, Any]] = {
+    "redis asyncio": {"program": "busy_programs.load_of_tasks"},
+    "redis uvloop": {"program": "busy_programs.load_of_tasks", "loop": "uvloop"},
+    "redis threads": {"program": "busy_programs.load_of_threads", "threads": 16},
+    "shared memory asyncio": {"program": "busy_programs.load_of_tasks"},
+    "shared memory threads": {"program": "busy_programs.load_of_threads", "threads": 16},
+}
+ATTEMPTS = 3
+"""Where other tests keep the machine busy, too, even the server may not run for longer than the deadline."""
+Start = Callable[..., ChildProcess]
+
+
+def run_load(start: Start, name: str, url: str, seconds: float, measure: float) -> dict[str, Any]:
+    """The report of one load, with as many busy processes beside it as there are cores, and at least two."""
+    busy = [start("load_programs.keep_busy", seconds=seconds + 100) for _ in range(max(os.cpu_count() or 2, 2))]
+    load = start(url=url, seconds=seconds, measure=measure, **LOADS[name])
+    for child in (*busy, load):
+        assert child.receive() == "ready"
+    load.send("go")
+    report: dict[str, Any] = load.receive(seconds + 300)
+    for child in busy:
+        child.send("enough")
+    return report
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_healthy_store_on_a_busy_machine_gives_no_free_passes(
+    start: Start, name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if name.startswith("redis"):
+        url = request.getfixturevalue("redis_server").url
+    else:
+        url = f"shared://{tmp_path}/counters"
+    reports = []
+    for _ in range(ATTEMPTS):
+        reports.append(run_load(start, name, url, 2.0, 0.5))
+        assert reports[-1]["checks"] > 0
+        if reports[-1]["not ok"] == {}:
+            return
+    raise AssertionError(reports)
+
+
+@pytest.fixture(scope="module")
+def redis_server() -> Any:
+    with RedisServer() as server:
+        yield server
+
+
+def main(seconds: float) -> None:
+    """The long run."""
+    for name in LOADS:
+        with ExitStack() as stack:
+
+            def start(program: str, **arguments: object) -> ChildProcess:
+                return stack.enter_context(ChildProcess(program, **arguments))
+
+            if name.startswith("redis"):
+                url = stack.enter_context(RedisServer()).url
+            else:
+                url = f"shared://{stack.enter_context(TemporaryDirectory())}/counters"
+            sys.stdout.write(f"{name}: {run_load(start, name, url, seconds, 3.0)}\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]))
