@@ -123,6 +123,8 @@ def _kind(schema: Mapping[str, Any], depth: int = 0) -> str:
             return " or ".join(_kind(one, depth + 1) for one in schema[several])
     if "enum" in schema or "const" in schema:
         return ", ".join(f"<code>{escape(str(value))}</code>" for value in schema.get("enum", [schema.get("const")]))
+    if "prefixItems" in schema:
+        return f"list of {', '.join(_kind(one, depth + 1) for one in schema['prefixItems'])}"
     if schema.get("type") == "array":
         return f"list of {_kind(schema.get('items', {}), depth + 1)}"
     bounds = "".join(_bounds(schema))
