@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; _MODULES is the same fo
     from crestgate.limiter.limiter import Limiter
     from crestgate.limiter.observer import LimiterCall, ObservedCheck, Observer, StoreStatus
     from crestgate.limiter.reservation import AsyncReservation, Reservation
+    from crestgate.stores.spec import Migration
 
 __version__ = "0.1.0"
 
@@ -33,6 +34,7 @@ __all__ = [
     "Limit",
     "Limiter",
     "LimiterCall",
+    "Migration",
     "ObservedCheck",
     "Observer",
     "PressureEvent",
@@ -57,6 +59,7 @@ _MODULES = {
     "Limit": "core.limit",
     "Limiter": "limiter.limiter",
     "LimiterCall": "limiter.observer",
+    "Migration": "stores.spec",
     "ObservedCheck": "limiter.observer",
     "Observer": "limiter.observer",
     "PressureEvent": "core.pressure",

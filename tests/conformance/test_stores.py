@@ -10,6 +10,8 @@ import pytest
 
 from crestgate.stores.factory import open_store
 from crestgate.stores.memory import MemoryStore
+from crestgate.stores.migrating.share import Share
+from crestgate.stores.migrating.store import MigratingStore
 from crestgate.stores.port import Store
 from crestgate.stores.remote_store import RemoteStore
 from crestgate.stores.shared import SharedStore
@@ -36,6 +38,13 @@ class TestSharded(IdempotencyConformance):
 
     def make_store(self, clock: FakeClock) -> Store:
         return open_store(["memory://"] * 3, clock)
+
+
+class TestMigrating(IdempotencyConformance):
+    """Half of the subjects are moved: keys and records are in both stores."""
+
+    def make_store(self, clock: FakeClock) -> Store:
+        return MigratingStore(MemoryStore(clock=clock), MemoryStore(clock=clock), Share(percent=50))
 
 
 class TestShardedOnLoop(IdempotencyConformance):

@@ -234,6 +234,11 @@ PRINTED = {
         it is 115
         lock 'client:42' was not free within 0.1 s
         """,
+    "migration.py": """
+        3 left in the old store
+        1 left in the new store
+        1 counter carried
+        """,
     "sharded.py": """
         allowed: 300
         again: 0

@@ -30,6 +30,7 @@ def test_public_names() -> None:
         "Limit",
         "Limiter",
         "LimiterCall",
+        "Migration",
         "ObservedCheck",
         "Observer",
         "PressureEvent",

@@ -22,6 +22,7 @@ from crestgate.cli.checks import add_checks
 from crestgate.cli.config import config_app
 from crestgate.cli.db import db_app
 from crestgate.cli.keys import keys_app
+from crestgate.cli.migrate import migrate_app
 from crestgate.cli.openapi import openapi
 from crestgate.cli.output import print_error, print_line
 from crestgate.cli.rules import rules_app
@@ -49,6 +50,7 @@ app.add_typer(rules_app, name="rules")
 app.add_typer(keys_app, name="keys")
 app.add_typer(config_app, name="config")
 app.add_typer(db_app, name="db")
+app.add_typer(migrate_app, name="migrate")
 app.command()(openapi)
 
 

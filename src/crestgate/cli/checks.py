@@ -48,6 +48,7 @@ from crestgate.rules.storage.factory import open_repository
 from crestgate.stores.factory import open_store
 from crestgate.stores.port import LocalStore, Op, Outcome, Request
 from crestgate.stores.remote_store import RemoteStore
+from crestgate.stores.spec import StoreSpec
 
 __all__ = ["add_checks"]
 
@@ -320,7 +321,7 @@ def _apply(store: LocalStore | RemoteStore, request: Request, auditor: Editor | 
 
 
 @contextmanager
-def _open(url: str | tuple[str, ...]) -> Iterator[LocalStore | RemoteStore]:
+def _open(url: StoreSpec) -> Iterator[LocalStore | RemoteStore]:
     store = open_store(url)
     try:
         if isinstance(store, RemoteStore):

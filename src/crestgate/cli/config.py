@@ -26,6 +26,7 @@ from crestgate.service.auth.keys import ApiKeys
 from crestgate.service.preflight import ADMIN_KEY, check_settings, refuse_beyond_loopback
 from crestgate.stores.factory import open_store
 from crestgate.stores.remote_store import RemoteStore
+from crestgate.stores.spec import Migration, NamedStores, StoreSpec, Urls, store_urls
 
 __all__ = ["config_app"]
 
@@ -59,13 +60,12 @@ def check(
 
 
 def _summary(path: str, settings: Settings) -> list[tuple[str, str]]:
-    stores = [settings.store] if isinstance(settings.store, str) else list(settings.store)
     rules = [path, *settings.include]
     if settings.rules_store is not None:
         rules.append(redact_url(settings.rules_store))
     rows = [
         ("mode", settings.mode),
-        ("store", ", ".join(map(redact_url, stores)) + _store_note(settings)),
+        *_store_rows(settings.store, _store_note(settings)),
         ("on_store_error", settings.on_store_error),
         ("rules from", ", ".join(rules)),
         ("in files", summarise(settings.records)),
@@ -73,6 +73,23 @@ def _summary(path: str, settings: Settings) -> list[tuple[str, str]]:
     if settings.descriptors_summary is not None:
         rows.append(("envoy", settings.descriptors_summary))
     return rows
+
+
+def _store_rows(store: StoreSpec, note: str) -> list[tuple[str, str]]:
+    """The default store, a migration, and the stores that rules name."""
+    if isinstance(store, NamedStores):
+        named = [f"{name}: {_shown(urls)}" for name, urls in store.named.items()]
+        return [*_store_rows(store.default, note), ("stores", "; ".join(named))]
+    if isinstance(store, Migration):
+        moved = f"{store.percent:g} % of the subjects"
+        for name, some in (("rules", store.rules), ("endpoints", store.endpoints)):
+            moved += f", {name} {', '.join(some)}" if some else ""
+        return [("store", _shown(store.source)), ("migrate", f"to {_shown(store.to)}: {moved}")]
+    return [("store", _shown(store) + note)]
+
+
+def _shown(urls: Urls) -> str:
+    return ", ".join(map(redact_url, store_urls(urls)))
 
 
 def _store_note(settings: Settings) -> str:

@@ -8,6 +8,7 @@ from crestgate.cli.output import print_line
 from crestgate.config.settings import DEFAULT_STORE
 from crestgate.errors import ConfigError, install_hint
 from crestgate.runtime.url_options import SQL_SCHEMES, Options, redact_url
+from crestgate.stores.spec import store_urls
 from crestgate.stores.sql.factory import open_driver
 
 __all__ = ["db_app"]
@@ -30,7 +31,7 @@ def upgrade(store: StoreOption = None, rules_store: RulesStoreOption = None, con
 def _configured(config: str | None) -> list[str]:
     """The SQL databases of the settings; all stores, if none is one."""
     settings = load_settings_for(config)
-    stores = [settings.store] if isinstance(settings.store, str) else list(settings.store)
+    stores = store_urls(settings.store)
     rules_store = default_rules_store(settings)
     urls = [*stores, *([] if rules_store is None else [rules_store])]
     if urls == [DEFAULT_STORE]:

@@ -24,6 +24,7 @@ from crestgate.errors import ConfigError
 from crestgate.rules.port import Actor, Repository
 from crestgate.rules.storage.factory import open_repository
 from crestgate.runtime.url_options import Options, redact_url
+from crestgate.stores.spec import NamedStores, StoreSpec
 
 __all__ = [
     "ConfigOption",
@@ -94,11 +95,12 @@ def load_settings_for(option: str | None) -> Settings:
     return load_settings(config_path(option), os.environ)
 
 
-def store_url(option: str | None, settings: Settings) -> str | tuple[str, ...]:
+def store_url(option: str | None, settings: Settings) -> StoreSpec:
     """The store of the counters: by default a file in this folder. Memory is refused: it is lost at exit."""
     if not option and not settings.store_is_set:
         make_default_folder("name a store with --store URL")
-        return default_store_url()
+        default, store = default_store_url(), settings.store
+        return NamedStores(default, store.named) if isinstance(store, NamedStores) else default
     store = option or settings.store
     if isinstance(store, str) and store.lower().startswith(DEFAULT_STORE):
         raise ConfigError(

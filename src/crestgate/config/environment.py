@@ -22,6 +22,7 @@ from crestgate.config.envoy import Envoy
 from crestgate.config.observability import PRESSURE, Logs, Metrics, Tracing
 from crestgate.config.section import field_names
 from crestgate.config.server import ServerLimits, ServerSettings, Tls
+from crestgate.config.stores import MIGRATE
 from crestgate.errors import Problem
 from crestgate.http.header_options import HeaderStyle
 from crestgate.loader.overlay import Variable
@@ -56,6 +57,7 @@ NESTED_FIELDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("tracing",): field_names(Tracing),
     ("pressure",): PRESSURE,
     ("envoy",): field_names(Envoy),
+    ("migrate",): MIGRATE,
     ("default_policy",): ("type", "capacity", "refillRate", "windowSeconds"),
 }
 """Fields that are mappings, and their fields."""
@@ -68,6 +70,7 @@ TEXTS = {
     *(("server", "tls", name) for name in field_names(Tls)),
     *(("server", "limits", name) for name in field_names(ServerLimits)),
     *(("logs", name) for name in field_names(Logs)),
+    *(("migrate", "from"), ("migrate", "to")),
     *(("headers", "reset"), ("metrics", "prefix"), ("pressure", "webhook"), ("envoy", "config")),
 }
 TEXT_OR_LIST = ("store", INCLUDE)
@@ -128,7 +131,8 @@ def _name_error(name: str, path: tuple[str, ...]) -> str | None:
         return f"sets a mapping: set its fields, such as {_variable(*path, NESTED_FIELDS[path][0])}"
     if rest and first in LISTS:
         return f"sets a part of a list: set the whole list, as {PREFIX}{first.upper()}=[…], or write it in a file"
-    if rest and first in ("policy_key", "default_client_limits", INCLUDE, *SETTINGS) and not sectioned:
+    plain = ("policy_key", "default_client_limits", INCLUDE, *SETTINGS)
+    if rest and first in plain and not sectioned and first != "stores":
         return f"{first!r} has no fields: set {PREFIX}{first.upper()}"
     if not all(path):
         return "a name is missing between or after '__': write it, or remove the '__'"

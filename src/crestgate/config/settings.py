@@ -1,6 +1,7 @@
 """Settings of crestgate.yaml and the environment, validated as a whole.
 
 store: redis://localhost:6379/0           # or a list of URLs
+migrate: {from: mysql://…, to: redis://…, percent: 25}                     # and stores: see stores.py
 rules_store: sqlite:///rules.db           # where rules are written to
 on_store_error: open                      # or closed, or local
 fallback_instances: 1                     # that share out limits under local
@@ -35,7 +36,8 @@ from crestgate.config.observability import (
     read_webhook,
 )
 from crestgate.config.server import Address, ServerLimits, ServerSettings, Tls, read_server
-from crestgate.config.urls import read_rules_store, read_store
+from crestgate.config.stores import read_stores, unknown_stores
+from crestgate.config.urls import read_rules_store
 from crestgate.core.failure_policies import DEFAULT_FAILURE_POLICY, FAILURE_POLICIES, OnStoreError
 from crestgate.envoy.files import DescriptorFiles
 from crestgate.envoy.reloader import Descriptors
@@ -45,6 +47,7 @@ from crestgate.loader.fields import Fields, Problems
 from crestgate.rules.port import Record
 from crestgate.rules.storage.files import FileRepository
 from crestgate.rules.storage.rule_files import RuleFiles, in_order, read_rule_files
+from crestgate.stores.spec import StoreSpec
 
 __all__ = [
     "Address",
@@ -73,8 +76,8 @@ MIN_REFRESH, MAX_REFRESH = 0.05, 3600
 class Settings:
     """Validated settings. Created by `load_settings`."""
 
-    store: str | tuple[str, ...] = field(default=DEFAULT_STORE, repr=False)
-    """Not in the repr, like `rules_store`: it may contain a password."""
+    store: StoreSpec = field(default=DEFAULT_STORE, repr=False)
+    """Not in the repr, like `rules_store`: it may contain a password. With `migrate` and `stores`."""
     rules_store: str | None = field(default=None, repr=False)
     on_store_error: OnStoreError = DEFAULT_FAILURE_POLICY
     refresh_seconds: float = 1.0
@@ -91,7 +94,7 @@ class Settings:
     files: RuleFiles = field(default_factory=lambda: RuleFiles((), ()), repr=False, compare=False)
     """The rule files as they were read."""
     store_is_set: bool = field(default=False, repr=False, compare=False)
-    """Whether the file or the environment sets `store`."""
+    """Whether the file or the environment sets `store`, or `migrate`, which has its own."""
     descriptor_files: DescriptorFiles | None = field(default=None, repr=False, compare=False)
     """The descriptor files as they were read."""
     fallback_instances: int = 1
@@ -142,7 +145,7 @@ def load_settings(path: str | None, environ: Mapping[str, str]) -> Settings:
     fields = Fields(data, "", settings_problems, data)
     envoy, descriptor_files = read_envoy(fields, "envoy", main)
     settings = Settings(
-        read_store(fields, "store", DEFAULT_STORE),
+        read_stores(fields, DEFAULT_STORE),
         read_rules_store(fields, "rules_store"),
         fields.choice("on_store_error", FAILURE_POLICIES, DEFAULT_FAILURE_POLICY),
         float(fields.seconds("refresh_seconds", 1.0, minimum=MIN_REFRESH, maximum=MAX_REFRESH)),
@@ -156,10 +159,11 @@ def load_settings(path: str | None, environ: Mapping[str, str]) -> Settings:
         read_deprecated(fields, "deprecated"),
         envoy,
         files,
-        fields.has("store"),
+        fields.has("store") or fields.has("migrate"),
         descriptor_files,
         fields.integer("fallback_instances", 1, minimum=1, maximum=MAX_FALLBACK_INSTANCES),
     )
+    problems += unknown_stores(files.stores_used, fields)
     problems = in_order([*files.problems, *map(main.locate, settings_problems.entries), *problems], files)
     problems += [] if descriptor_files is None else descriptor_files.problems
     if problems:

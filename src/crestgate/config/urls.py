@@ -7,6 +7,7 @@ from crestgate.loader.fields import Fields, describe
 from crestgate.runtime.file_locks import NEEDS_LINUX, has_shared_memory
 from crestgate.runtime.url_options import REDIS_SCHEMES, SQL_SCHEMES, Options, redact_url
 from crestgate.stores.factory import is_store_scheme, open_store
+from crestgate.stores.spec import StoreSpec, store_urls
 
 __all__ = ["check_service_store", "read_rules_store", "read_store"]
 
@@ -37,9 +38,9 @@ def read_store(fields: Fields, name: str, default: str) -> str | tuple[str, ...]
     return tuple(value)
 
 
-def check_service_store(store: str | tuple[str, ...]) -> None:
+def check_service_store(store: StoreSpec) -> None:
     """ConfigError if a store is another service, which stores no idempotency records."""
-    for url in (store,) if isinstance(store, str) else store:
+    for url in store_urls(store):
         if url.lower().startswith(SERVICES):
             raise ConfigError(
                 f"store: {redact_url(url)!r} is a service itself, which clients should call directly: name the store "

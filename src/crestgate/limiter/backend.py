@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, final
 from crestgate.core.algorithms.algorithm import Algorithm
 from crestgate.core.decision import Decision
 from crestgate.core.pressure import NORMAL, Pressure, PressureEvent
+from crestgate.core.store_names import unknown_store
 from crestgate.errors import ConfigError, StoreClosedError, StoreError
 from crestgate.limiter.background_sender import BackgroundSender
 from crestgate.limiter.failure_policy import FailurePolicy, Fallback, is_answerable
@@ -150,6 +151,15 @@ class Backend:
             return self.failure.answer(error, batch).replies
         except StoreError:
             return None
+
+    def check_store(self, name: str | None, rule_id: str) -> None:
+        """Raise ConfigError for a rule that names a store which there is not."""
+        if name is None:
+            return
+        store = self.store
+        names: Sequence[str] = store.store_names() if isinstance(store, RemoteStore) else ()
+        if name not in names:
+            raise ConfigError(f"rule {rule_id!r}: {unknown_store(name, names)}")
 
     def check_support(self, algorithm: Algorithm) -> None:
         """Raise ConfigError now, not at the first request, for a limit that the store cannot decide."""

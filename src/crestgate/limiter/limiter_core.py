@@ -31,6 +31,7 @@ from crestgate.runtime.clock import Clock
 from crestgate.stores.factory import open_store
 from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Op, Request, Store
 from crestgate.stores.remote_store import DEFAULT_TIMEOUT_MS, RemoteStore
+from crestgate.stores.spec import Migration, NamedStores, StoreSpec
 
 if TYPE_CHECKING:
     from crestgate.config.settings import Settings
@@ -67,7 +68,7 @@ class LimiterCore:
 
     def __init__(
         self,
-        store: str | Sequence[str] | Store = "memory://",
+        store: StoreSpec | Store = "memory://",
         *,
         plans: Plans | None = None,
         clock: Clock | None = None,
@@ -89,7 +90,7 @@ class LimiterCore:
 
             plans = catalog_plans(catalog)
         self.resolver = Resolver(plans)
-        if isinstance(store, str | list | tuple):
+        if isinstance(store, str | list | tuple | Migration | NamedStores):
             self.store: Store = open_store(store, clock)
             self.owns_store = True
         elif not callable(getattr(store, "apply", None)):
@@ -209,8 +210,8 @@ class LimiterCore:
 
     @property
     def store_counts(self) -> dict[str, int]:
-        """What a local store has counted of itself, by name: corruption, and lack of room."""
-        return self.store.counts() if isinstance(self.store, LocalStore) else {}
+        """What the store has counted of itself, by name: corruption and lack of room, or what a migration carried."""
+        return self.store.counts() if isinstance(self.store, LocalStore | RemoteStore) else {}
 
     @property
     def is_local(self) -> bool:

@@ -53,4 +53,6 @@ class CompiledRule:
         algorithm = self._algorithm
         if algorithm is None:
             algorithm = self._algorithm = build(self.rule.compiled(), self.counter, self.rule.rule_id)
+            algorithm.endpoint = self.rule.endpoint_pattern
+            algorithm.store = self.rule.store
         return algorithm

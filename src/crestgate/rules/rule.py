@@ -19,6 +19,7 @@ from crestgate.core.algorithms import ALGORITHMS
 from crestgate.core.dimensions import DIMENSION_NAMES, DIMENSIONS, parse_dimension
 from crestgate.core.failure_policies import FAILURE_POLICIES
 from crestgate.core.limit import Limit
+from crestgate.core.store_names import STORE_NAME
 from crestgate.errors import ConfigError
 from crestgate.loader.fields import Fields, Problems
 from crestgate.rules.address import subject_address
@@ -79,6 +80,8 @@ class Rule:
     on_store_error: str | None = None
     expires_us: int | None = None
     """When it expires, in microseconds since the epoch: `expires_at` in JSON and YAML."""
+    store: str | None = None
+    """The name of the store that its counters are in (`stores` of the settings); None for the default one."""
     origin: Mapping[str, Any] | None = field(default=None, hash=False)
     """The policy or client limit that it was written as, so that it can be returned as one."""
     created_us: int | None = field(default=None, compare=False)
@@ -119,7 +122,9 @@ class Rule:
         data = {spec.name: getattr(self, ATTRIBUTES.get(spec.name, spec.name)) for spec in RULE_SPECS}
         for name in ATTRIBUTES:
             data[name] = format_timestamp(data[name])
-        del data["origin"]
+        for name in OPTIONAL:
+            if data[name] is None:
+                del data[name]
         if self.origin is not None:
             data["origin"] = dict(self.origin)
         return data
@@ -275,6 +280,15 @@ def _read_method(fields: Fields, spec: FieldSpec) -> str:
     return ANY
 
 
+def _read_store(fields: Fields, spec: FieldSpec) -> str | None:
+    name: str | None = fields.text(spec.name, None, maximum=64)
+    if name is not None and not re.fullmatch(STORE_NAME, name):
+        hint = "write the URL under stores in the settings, and its name here" if "://" in name else "write such as hot"
+        fields.report(spec.name, f"must be the name of a store, of letters, digits, '_' and '-': {hint}")
+        return None
+    return name
+
+
 def _read_origin(fields: Fields, spec: FieldSpec) -> Mapping[str, Any] | None:
     value: Mapping[str, Any] | None = DATA.read(fields, spec)
     # No policy or client limit nests deeper.
@@ -320,6 +334,12 @@ RULE_SPECS = (
     FieldSpec("burst", whole(minimum=1), "For buckets and gcra; the limit by default.", nullable=True),
     FieldSpec("mode", choice(MODES), "`enforce` by default; `shadow` only counts.", default="enforce"),
     FieldSpec("on_store_error", choice(FAILURE_POLICIES), "The service's setting by default.", nullable=True),
+    FieldSpec(
+        "store",
+        replace(text(64), read=_read_store),
+        "Where it counts: one of the settings' `stores`; the default store when absent.",
+        nullable=True,
+    ),
     FieldSpec("expires_at", TIMESTAMP, "When it expires: RFC 3339, or unix seconds.", nullable=True),
     FieldSpec("created_at", TIMESTAMP, f"{COMPUTED_TEXT} null for a rule of a file.", nullable=True, computed=True),
     FieldSpec("updated_at", TIMESTAMP, f"{COMPUTED_TEXT} null for a rule of a file.", nullable=True, computed=True),
@@ -333,6 +353,8 @@ RULE_SPECS = (
 )
 """The declaration of a rule: the fields that are read, stored and returned, in the order of output."""
 RULE_FIELDS = tuple(spec.name for spec in RULE_SPECS)
+OPTIONAL = ("store", "origin")
+"""Left out where there is none."""
 COMPUTED = frozenset(spec.name for spec in RULE_SPECS if spec.computed)
 ATTRIBUTES = {"expires_at": "expires_us", "created_at": "created_us", "updated_at": "updated_us"}
 """Timestamp fields, and the attributes of a Rule that have them in microseconds."""
@@ -352,4 +374,4 @@ def rule_body_schema() -> dict[str, Any]:
 
 def rule_schema() -> dict[str, Any]:
     """The JSON schema of a rule in a response."""
-    return response_schema(RULE_SPECS, "A rule in a response.", optional=["origin"])
+    return response_schema(RULE_SPECS, "A rule in a response.", optional=list(OPTIONAL))

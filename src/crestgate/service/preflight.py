@@ -31,6 +31,7 @@ from crestgate.runtime.file_locks import has_shared_memory
 from crestgate.service.auth.guard import is_loopback, required_check_scope
 from crestgate.service.auth.keys import ApiKeys, create_key
 from crestgate.service.observability.tracing import create_tracer
+from crestgate.stores.spec import NamedStores, store_urls
 
 __all__ = [
     "ADMIN_KEY",
@@ -100,14 +101,16 @@ def complete_settings(settings: Settings, environ: Mapping[str, str] = os.enviro
 def check_settings(settings: Settings, environ: Mapping[str, str]) -> Settings:
     """The settings with defaults; nothing is created or connected to. ConfigError for everything that would stop a
     start and can be known before: what `crestgate config check` accepts, `crestgate serve` starts with."""
-    store = settings.store if settings.store_is_set else default_store_url()
+    store = settings.store
+    if not settings.store_is_set:
+        store = NamedStores(default_store_url(), store.named) if isinstance(store, NamedStores) else default_store_url()
     check_service_store(store)
     if settings.server.workers > 1 and not hasattr(signal, "pthread_sigmask"):
         raise ConfigError(
             f"server.workers: {settings.server.workers} workers share their sockets and are stopped by signals, which "
             "needs Linux or macOS; run one worker here"
         )
-    if settings.server.workers > 1 and any(url.lower().startswith("memory:") for url in _urls(store)):
+    if settings.server.workers > 1 and any(url.lower().startswith("memory:") for url in store_urls(store)):
         raise ConfigError(
             f"store: memory:// is one process's own, and {settings.server.workers} workers would each count for "
             f"themselves: leave store out for {'shared memory' if has_shared_memory() else 'SQLite'}, or run one worker"
@@ -192,7 +195,3 @@ def _open_catalog(settings: Settings, repository: Repository) -> Iterator[Catalo
         yield catalog
     finally:
         catalog.close()
-
-
-def _urls(store: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (store,) if isinstance(store, str) else store

@@ -13,6 +13,7 @@ from crestgate.runtime.file_locks import NEEDS_LINUX, has_shared_memory
 from crestgate.runtime.url_options import REDIS_SCHEMES, SQL_SCHEMES, Options, redact_url
 from crestgate.stores.port import LocalStore
 from crestgate.stores.remote_store import RemoteStore
+from crestgate.stores.spec import Migration, NamedStores, StoreSpec
 
 __all__ = ["is_store_scheme", "open_store"]
 
@@ -23,8 +24,9 @@ _EXAMPLES = (
 )
 
 
-def open_store(url: str | Sequence[str], clock: Clock | None = None) -> LocalStore | RemoteStore:
-    """The store of a URL such as `memory://?max_keys=50000`; a list of URLs is one sharded store.
+def open_store(url: StoreSpec, clock: Clock | None = None) -> LocalStore | RemoteStore:
+    """The store of a URL such as `memory://?max_keys=50000`; a list of URLs is one sharded store, and a `Migration` is
+    one of both of its stores.
 
     >>> open_store("memory://?max_keys=10").close()
     >>> open_store("memory://?max_key=10")
@@ -33,6 +35,10 @@ def open_store(url: str | Sequence[str], clock: Clock | None = None) -> LocalSto
     """
     if isinstance(url, list | tuple):
         return _sharded(url, clock)
+    if isinstance(url, Migration):
+        return _migrating(url, clock)
+    if isinstance(url, NamedStores):
+        return _named(url, clock)
     if not isinstance(url, str):
         raise ConfigError(
             f"a store is given as a URL, such as {_EXAMPLES}, or as a store object, not {type(url).__name__}"
@@ -71,6 +77,32 @@ def _sharded(urls: Sequence[str], clock: Clock | None) -> RemoteStore:
         return ShardedStore(stores)
     except BaseException:
         for store in stores.values():
+            store.close()
+        raise
+
+
+def _migrating(migration: Migration, clock: Clock | None) -> RemoteStore:
+    from crestgate.stores.migrating.store import MigratingStore
+
+    source = open_store(migration.source, clock)
+    try:
+        return MigratingStore(source, open_store(migration.to, clock), migration.share)
+    except BaseException:
+        source.close()
+        raise
+
+
+def _named(stores: NamedStores, clock: Clock | None) -> RemoteStore:
+    from crestgate.stores.named import NamedStoreGroup
+
+    default = open_store(stores.default, clock)
+    opened: dict[str, LocalStore | RemoteStore] = {}
+    try:
+        for name, urls in stores.named.items():
+            opened[name] = open_store(urls, clock)
+        return NamedStoreGroup(default, opened)
+    except BaseException:
+        for store in (default, *opened.values()):
             store.close()
         raise
 

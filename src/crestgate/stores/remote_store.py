@@ -60,6 +60,14 @@ class RemoteStore:
         """The breaker of each server that was called so far, by name; for metrics."""
         return {}
 
+    def store_names(self) -> Sequence[str]:
+        """Names of stores that a limit may have as its `store`, if this is several by name."""
+        return ()
+
+    def counts(self) -> dict[str, int]:
+        """Metrics of the store itself in this process, by name."""
+        return {}
+
     def probe_keys(self) -> Sequence[str]:
         """Keys that together have a counter on every server: a probe of all of them reaches every server."""
         return (PROBE,)

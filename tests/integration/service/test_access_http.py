@@ -20,6 +20,7 @@ READS = [
     "/api/v1/users/nobody/limits",
     "/api/v1/audit",
     "/api/v1/stats",
+    "/api/v1/migration",
     "/admin/status",
     "/admin/metrics",
     "/admin/metrics/nobody",

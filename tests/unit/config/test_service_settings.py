@@ -201,13 +201,15 @@ def test_every_field_of_a_section_has_a_variable() -> None:
     }
     names = {path: field_names(section) for path, section in sections.items()}
     names["pressure",] = ("webhook",)
+    names["migrate",] = ("from", "to", "percent", "rules", "endpoints")
     assert {path: inside for path, inside in NESTED_FIELDS.items() if path != ("default_policy",)} == names
     leaves = {"__".join(("CRESTGATE", *path, name)).replace("__", "_", 1) for path in names for name in names[path]}
     leaves = {leaf.upper() for leaf in leaves} - {"CRESTGATE_SERVER__TLS", "CRESTGATE_SERVER__LIMITS"}
     variables = {*ENVIRONMENT} - {"CRESTGATE_DEPRECATED"}
     tls = {f"CRESTGATE_SERVER__TLS__{name}" for name in ("CERTIFICATE", "KEY", "GRPC_CLIENT_CA")}
     envoy = {f"CRESTGATE_ENVOY__{name}" for name in ("CONFIG", "NEGATIVE_HITS", "X_RATELIMIT")}
-    assert leaves == variables | tls | envoy  # these name files that are read: see test_envoy_settings.py
+    migrate = {f"CRESTGATE_MIGRATE__{name.upper()}" for name in names["migrate",]}  # see test_store_settings.py
+    assert leaves == variables | tls | envoy | migrate  # these name files that are read: see test_envoy_settings.py
 
 
 VARIABLES = [

@@ -81,7 +81,7 @@ def test_example_of_the_spec() -> None:
     assert rule is not None
     assert list(rule.to_data()) == list(data)
     assert Rule.stored(rule.body(), 3, 1_769_860_800_000_000, 1_769_860_800_000_000).to_data() == data
-    assert set(data) | {"origin"} == set(RULE_FIELDS)
+    assert set(data) | {"origin", "store"} == set(RULE_FIELDS)
 
 
 # -- fields that have several spellings -----------------------------------------------------------------------------
@@ -365,3 +365,13 @@ def test_unique_keys() -> None:
 def test_versions_do_not_affect_equality() -> None:
     assert Rule.stored(read().body(), 3, 1, 2) == read()
     assert replace(read(), limit=1) != read()
+
+
+def test_store_of_a_rule_is_returned_only_where_there_is_one() -> None:
+    data = {"rule_id": "orders", "dimension": "user", "limit": 1, "window_seconds": 60}
+    assert "store" not in Rule.read(data).to_data()
+    rule = Rule.read({**data, "store": "hot"})
+    assert rule.to_data()["store"] == "hot"
+    assert Rule.read(rule.body()) == rule
+    with pytest.raises(ValidationError, match="store: must be the name of a store"):
+        Rule.read({**data, "store": "redis://cache:6379/0"})

@@ -55,6 +55,10 @@ class Algorithm:
     """The counter's name: the plan's, the limit's own, or its notation."""
     label: str
     """The name in decisions: the counter's name, or the rule's."""
+    endpoint: str | None
+    """The endpoint pattern of the rule that this limit is of; None if it is not of a rule."""
+    store: str | None
+    """The name of the store that its counters are in; None for the limiter's own."""
     capacity: i64
     """Maximum use at one time, in requests."""
     ceiling: i64
@@ -86,6 +90,8 @@ class Algorithm:
         self.limit = limit
         self.name = name
         self.label = name
+        self.endpoint = None
+        self.store = None
         self.capacity = capacity
         self.ceiling = capacity if capacity else -1
         self.tick = tick

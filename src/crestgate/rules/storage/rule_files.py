@@ -25,8 +25,8 @@ __all__ = ["INCLUDE", "SETTINGS", "RuleFiles", "in_order", "path_state", "read_r
 
 INCLUDE = "include"
 SETTINGS = (
-    *("store", "rules_store", "on_store_error", "fallback_instances", "refresh_seconds", "mode", "server"),
-    *("headers", "metrics", "logs", "tracing", "pressure", "deprecated", "envoy"),
+    *("store", "migrate", "stores", "rules_store", "on_store_error", "fallback_instances", "refresh_seconds"),
+    *("mode", "server", "headers", "metrics", "logs", "tracing", "pressure", "deprecated", "envoy"),
 )
 """Settings that a main file may have besides rules. They are read by config, and only accepted here."""
 ENDINGS = (".yaml", ".yml", ".json")
@@ -41,6 +41,8 @@ class RuleFiles:
     records: list[Record] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     included: list[str] = field(default_factory=list)
+    stores_used: list[tuple[str, Problem]] = field(default_factory=list)
+    """The stores that rules name, and where, as a problem without a message."""
     """Paths of the included files and folders."""
     states: dict[str, PathState] = field(default_factory=dict)
     """Every file and folder that was checked, with its state when it was read."""
@@ -85,6 +87,10 @@ def read_rule_files(paths: Sequence[str], variables: Sequence[Variable] = ()) ->
         found += [_ReadRecord(document, field_path, record) for field_path, record in read_sections(fields)]
         files.problems += map(document.locate, problems.entries)
     files.problems += _conflicts(found)
+    for item in found:
+        if item.record.kind == "rule" and item.record.body.get("store") is not None:
+            used = item.document.locate(Problem(f"{item.field_path}.store", ""))
+            files.stores_used.append((item.record.body["store"], used))
     files.problems = in_order(files.problems, files)
     files.records = [item.record for item in found]
     return files, mains[0]

@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 import crestgate
-from crestgate.service.admin import audit, clients, plans, policies, rules, stats, users
+from crestgate.service.admin import audit, clients, migration, plans, policies, rules, stats, users
 from crestgate.service.admin.context import AdminContext
 from crestgate.service.admin.docs_page import POLICY, docs_page
 from crestgate.service.admin.errors import UnhandledErrors, add_error_handlers
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ADMIN_PATHS", "RenderedPage", "create_admin_app", "openapi_document"]
 
-ROUTERS = tuple(family.router for family in (rules, plans, users, audit, stats, policies, clients))
+ROUTERS = tuple(family.router for family in (rules, plans, users, audit, stats, migration, policies, clients))
 ADMIN_PATHS: tuple[str, ...] = tuple(
     {route.path.partition("/{")[0]: None for router in ROUTERS for route in router.routes if isinstance(route, Route)}
 )

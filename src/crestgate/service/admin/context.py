@@ -8,12 +8,15 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
-from crestgate.errors import ConflictError, ReadOnlyError
+from crestgate.core.store_names import unknown_store
+from crestgate.errors import ConflictError, Problem, ReadOnlyError, ValidationError
 from crestgate.rules.editor import Editor
 from crestgate.rules.port import Kind
+from crestgate.rules.rule import Rule
 from crestgate.rules.ruleset import RuleSet
 from crestgate.service.context import CallContext
 from crestgate.service.dependencies import Dependencies
+from crestgate.stores.remote_store import RemoteStore
 
 __all__ = ["AdminContext", "ContextDep", "EditorDep", "call_context_of"]
 
@@ -30,6 +33,15 @@ class AdminContext:
         for the database, so call it in a thread."""
         self.dependencies.catalog.refresh()
         return self.dependencies.catalog.current
+
+    def check_store(self, rule: Rule) -> None:
+        """ValidationError if a rule names a store that this service does not have: it could not be loaded."""
+        if rule.store is None:
+            return
+        store = self.dependencies.limiter.store
+        names = store.store_names() if isinstance(store, RemoteStore) else ()
+        if rule.store not in names:
+            raise ValidationError([Problem("store", unknown_store(rule.store, names))])
 
     def check_absent(self, kind: Kind, record_id: str, known: bool) -> None:
         """ConflictError if a file has a record of this name, which a new one would silently override."""

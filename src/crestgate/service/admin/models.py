@@ -12,6 +12,7 @@ __all__ = [
     "AuditPage",
     "Count",
     "EffectiveLimits",
+    "MigrationReport",
     "Model",
     "OverrideBody",
     "PlanBody",
@@ -247,3 +248,33 @@ class Stats(Model):
     series: Annotated[list[Point], Field(description="Minutes or hours without checks have no point.")]
     rules: Annotated[list[RuleTotals], Field(description="Totals by rule, most denials first.")]
     top: Annotated[list[SubjectTotals], Field(description="The subjects with the most requests, over all rules.")]
+
+
+# -- migration ------------------------------------------------------------------------------------------------------
+
+
+class MigrationStore(Model):
+    store: Annotated[str, Field(description="Its URL, without a password.")]
+    counters: Annotated[Count | None, Field(description="Counters in it; null if it cannot list them.")]
+    to_move: Annotated[
+        Count | None,
+        Field(description="Of these, those that belong into the other store; null where only some rules are moved."),
+    ]
+    complete: Annotated[bool, Field(description="False if there are more than were counted.")]
+    error: Annotated[str | None, Field(description="Why it could not be read.")]
+
+
+class MigrationCarried(Model):
+    to: Annotated[Count, Field(description="Counters that the workers carried to the new store since the start.")]
+    back: Annotated[Count, Field(description="And back to the old one.")]
+    from_errors: Annotated[Count, Field(description="Carries that failed because the old store did.")]
+    to_errors: Annotated[Count, Field(description="Carries that failed because the new store did.")]
+
+
+class MigrationReport(Model):
+    from_: Annotated[MigrationStore, Field(alias="from")]
+    to: MigrationStore
+    percent: Annotated[float, Field(ge=0, le=100)]
+    rules: list[str]
+    endpoints: list[str]
+    carried: MigrationCarried

@@ -72,6 +72,7 @@ def create_rule(context: ContextDep, editor: EditorDep, body: JsonBody) -> Respo
     """409 if the id exists, or an equally specific rule in the same slot (dimension, endpoint_pattern, method,
     window_seconds)."""
     rule = Rule.read(body)
+    context.check_store(rule)
     context.check_absent("rule", rule.rule_id, rule.rule_id in context.rules().rules)
     created = editor.create(rule)
     return json_response(created.to_data(), 201, {**_etag(created), **location(f"{PATH}/", created.rule_id)})
@@ -97,6 +98,7 @@ def put_rule(
             raise ValidationError([Problem("rule_id", f"must be that of the path, {rule_id!r}: leave it out")])
         body = {**body, "rule_id": rule_id}
     rule = Rule.read(body)
+    context.check_store(rule)
     expected = _expected(context, rule_id, if_match)
     written = editor.replace(rule, expected)
     return json_response(written.to_data(), headers=_etag(written))

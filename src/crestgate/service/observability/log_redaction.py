@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from crestgate.core.redaction import MASK
+from crestgate.stores.spec import store_urls
 
 if TYPE_CHECKING:
     from crestgate.config.settings import Settings
@@ -55,7 +56,7 @@ class Redactor:
 
 def settings_secrets(settings: Settings, environ: Mapping[str, str]) -> tuple[str, ...]:
     """All secrets of the configuration: passwords in URLs, the webhook's URL, and the operator's API key."""
-    urls = [settings.store] if isinstance(settings.store, str) else list(settings.store)
+    urls = store_urls(settings.store)
     secrets = [environ.get("CRESTGATE_ADMIN_KEY", "").strip()]
     for url in (*urls, settings.rules_store or ""):
         secrets += url_secrets(url)

@@ -34,6 +34,7 @@ CONTROL_PLANE = {
     "/api/v1/users/{user_id}/override": {"post"},
     "/api/v1/audit": {"get"},
     "/api/v1/stats": {"get"},
+    "/api/v1/migration": {"get"},
     "/admin/status": {"get"},
     "/admin/metrics": {"get"},
     "/admin/metrics/{key}": {"get"},

@@ -185,3 +185,14 @@ def test_rules_from_files_are_read_only(control_with: Callable[..., Control]) ->
         assert refused.status_code == 409
         assert "defined in a file" in refused.json()["detail"]
     assert control.get("/api/v1/rules/filed").json() == rule
+
+
+def test_store_of_a_rule_must_exist(control: Control) -> None:
+    rule = {"rule_id": "hot", "dimension": "user", "limit": 1, "window_seconds": 60, "store": "hot"}
+    response = control.post("/api/v1/rules", json=rule)
+    message = "there is no store 'hot': add it under stores in the settings, as stores: {hot: redis://host:6379/0}"
+    assert problems(response) == {"store": message}
+    del rule["store"]
+    assert control.post("/api/v1/rules", json=rule).status_code == 201
+    assert control.put("/api/v1/rules/hot", json={**rule, "store": "hot"}).status_code == 400
+    assert "store" not in control.get("/api/v1/rules/hot").json()
