@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 

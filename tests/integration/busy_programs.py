@@ -2,7 +2,7 @@
 
 To run it by hand for longer, with two busy processes beside, from the folder `tests`:
 
-    python -m integration.test_busy_machine 60
+    python -m integration.busy_machine 60
 """
 
 from __future__ import annotations
