@@ -10,12 +10,12 @@ from urllib.parse import quote
 
 import pytest
 
-from conformance.test_redis_versions import OtherServer, packaged
 from crestgate.errors import StoreError
 from crestgate.rules.port import AuditQuery, Repository
 from crestgate.rules.storage.redis.repository import RedisRepository, open_redis_repository
 from crestgate.runtime.url_options import Options
 from servers.machine import ServerError, until
+from servers.packaged import OtherServer, packaged
 from servers.redis import RedisCluster, RedisSentinels, RedisServer
 from unit.rules.storage.kit import TIMEOUT, Opener, RepositoryKit, put
 
