@@ -28,7 +28,7 @@ class Share:
 
     >>> share = Share(percent=25)
     >>> sum(share.has_subject(f"user:{number}") for number in range(1000))
-    253
+    267
     >>> all(Share(percent=50).has_subject(key) for key in map(str, range(100)) if share.has_subject(key))
     True
     """
