@@ -57,7 +57,8 @@ doctest: $(VENV)/.ready
 # What is never compiled, what waits for proxies and databases more than it computes, and what stops at every line:
 # tested once, from the source.
 SOURCE_ONLY := tests/servers tests/model \
-	$(addprefix tests/unit/,cli config deploy history locks loader retry rules/storage service/admin service/auth tools) \
+	$(addprefix tests/unit/,chaos cli config deploy history locks loader retry rules/storage service/admin service/auth \
+		stores/migrating tools) \
 	$(addprefix tests/integration/,proxies rules test_locks.py test_locks_faults.py test_retry_http.py \
 		test_shared_killed_lines.py)
 

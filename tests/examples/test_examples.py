@@ -289,7 +289,8 @@ RUNS = [(name, server) for name in PRINTED for server in ON_SERVERS.get(name, ["
 
 def environment(**more: str) -> dict[str, str]:
     """The environment of this process, with the build of Crestgate under test."""
-    return {**os.environ, "PYTHONPATH": str(Path(crestgate.__file__).parent.parent), **more}
+    quiet = {"GRPC_VERBOSITY": "NONE"}  # it logs how connections end, depending on who is first
+    return {**os.environ, "PYTHONPATH": str(Path(crestgate.__file__).parent.parent), **quiet, **more}
 
 
 # -- examples ---------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from types import TracebackType
 
 from integration.service.service_process import Service
 
-__all__ = ["FACTOR", "Bystander", "Control", "memory_bytes", "p99", "peak_memory_bytes", "unharmed"]
+__all__ = ["Bystander", "Control", "memory_bytes", "p99", "peak_memory_bytes", "unharmed"]
 
 _TESTS = Path(__file__).parent.parent
 _CONTROL = Path(__file__).with_name("control_process.py")

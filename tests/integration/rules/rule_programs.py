@@ -20,17 +20,27 @@ CONTEXT = RequestContext(user="alice", path="/binding/0")
 
 
 def watch(config: str, rules: int) -> None:
-    """Poll one request, and record when its limit changes and how often a rule set is torn."""
+    """Poll one request, and record when its limit changes and how often a rule set is torn. `lag` is how late a thread
+    of this process woke up at worst: the machine may be busy."""
     limiter = Limiter.from_config(config)
     stop_event = threading.Event()
     seen: list[tuple[int, float]] = []
     torn = 0
+    lag = 0.0
 
     def wait_for_message() -> None:
         receive()
         stop_event.set()
 
+    def measure_lag() -> None:
+        nonlocal lag
+        while not stop_event.is_set():
+            began = time.monotonic()
+            time.sleep(0.05)
+            lag = max(lag, time.monotonic() - began - 0.05)
+
     threading.Thread(target=wait_for_message, daemon=True).start()
+    threading.Thread(target=measure_lag, daemon=True).start()
     send("ready")
     last = -1
     while not stop_event.is_set():
@@ -43,7 +53,7 @@ def watch(config: str, rules: int) -> None:
             torn += 1
         time.sleep(0.005)
     limiter.close()
-    send({"seen": seen, "torn": torn})
+    send({"seen": seen, "torn": torn, "lag": lag})
 
 
 def configure(url: str, client: str, first: int, times: int) -> None:

@@ -21,11 +21,12 @@ from crestgate.rules.rule import Rule
 from crestgate.rules.storage.factory import open_repository
 from integration.child_process import ChildProcess
 from integration.rules.repositories import KINDS, repository_url
-from security.bystander import FACTOR, Control
 
 CHANGES = 100
 RULES = 20
 BOUND = 2.0
+LAG_FACTOR = 10
+"""A change passes through several threads and processes, each of which may be late."""
 
 
 def rules(limit: int) -> list[dict[str, Any]]:
@@ -42,13 +43,11 @@ def rules(limit: int) -> list[dict[str, Any]]:
     ]
 
 
-Measured = tuple[list[float], int]
-"""How long each change took to apply, and how often a torn rule set was seen."""
 Report = tuple[list[float], int, float]
-"""The same, and the slowest answer meanwhile of a process that has nothing to do with it."""
+"""How long each change took to apply, how often a torn rule set was seen, and how late a thread woke up at worst."""
 
 
-def measure_changes(config: Path, change: Callable[[int], None]) -> Measured:
+def measure_changes(config: Path, change: Callable[[int], None]) -> Report:
     """Measure how long each change takes to apply in another process, and how often that sees a torn rule set.
 
     Changes come at random intervals, some before the previous one has applied: a change has applied when it or a later
@@ -70,10 +69,10 @@ def measure_changes(config: Path, change: Callable[[int], None]) -> Measured:
     for limit, at in changes:
         bound = next((when for other, when in seen_limits if other >= limit), None)
         waits.append(float("inf") if bound is None else max(bound - at, 0.0))
-    return waits, report["torn"]
+    return waits, report["torn"], report["lag"]
 
 
-def measure_database(url: str, folder: Path) -> Measured:
+def measure_database(url: str, folder: Path) -> Report:
     repository = open_repository(url)
     editor = Editor(repository, Actor("operator"))
 
@@ -90,7 +89,7 @@ def measure_database(url: str, folder: Path) -> Measured:
         repository.close()
 
 
-def measure_file(folder: Path) -> Measured:
+def measure_file(folder: Path) -> Report:
     """In an included folder whose file is replaced atomically each time, as editors and deployments do."""
     included = folder / "rules.d"
     included.mkdir()
@@ -111,23 +110,20 @@ def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """All kinds in parallel: they mostly wait."""
     folders = {kind: tmp_path_factory.mktemp(kind) for kind in (*KINDS, "file")}
     urls = {kind: repository_url(kind, request) for kind in KINDS}
-    start = time.monotonic()
-    with Control() as control, ThreadPoolExecutor(len(folders)) as pool:
+    with ThreadPoolExecutor(len(folders)) as pool:
         futures = {kind: pool.submit(measure_database, url, folders[kind]) for kind, url in urls.items()}
         futures["file"] = pool.submit(measure_file, folders["file"])
-        waits = {kind: report.result() for kind, report in futures.items()}
-    machine = max(control.waits(start, time.monotonic()))
-    return {kind: (*report, machine) for kind, report in waits.items()}
+        return {kind: report.result() for kind, report in futures.items()}
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "file"])
 def test_every_change_binds_within_two_seconds(
     kind: str, reports: dict[str, Report], report: Callable[[str], None]
 ) -> None:
-    waits, _, machine = reports[kind]
+    waits, _, lag = reports[kind]
     report(f"{len(waits)} changes bound after {median(waits):.2f} s, the slowest after {max(waits):.2f} s")
     assert len(waits) == CHANGES
-    assert max(waits) <= BOUND + FACTOR * machine, (sorted(waits)[-5:], machine)
+    assert max(waits) <= BOUND + LAG_FACTOR * lag, (sorted(waits)[-5:], lag)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "file"])
