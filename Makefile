@@ -59,7 +59,7 @@ doctest: $(VENV)/.ready
 SOURCE_ONLY := tests/servers tests/model \
 	$(addprefix tests/unit/,chaos cli config deploy history locks loader retry rules/storage service/admin service/auth \
 		stores/migrating tools) \
-	$(addprefix tests/integration/,proxies rules test_locks.py test_locks_faults.py test_retry_http.py \
+	$(addprefix tests/integration/,proxies rules test_migration_kills.py test_locks.py test_locks_faults.py test_retry_http.py \
 		test_shared_killed_lines.py)
 
 # Tested once, compiled: floods of a million keys, processes that are killed and forked, the programs of the pages, and
