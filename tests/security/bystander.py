@@ -113,8 +113,8 @@ def _command(url: str, path: str, fresh: bool, pids: list[int]) -> list[str]:
 
 
 def p99(waits: list[float]) -> float:
-    ordered = sorted(waits)
-    return ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
+    """One wait is not the 99th percentile of fewer than a hundred: any process may be interrupted once."""
+    return sorted(waits)[(len(waits) - 1) * 99 // 100]
 
 
 def unharmed(quiet: list[float], attacked: list[float], control: list[float]) -> str:
