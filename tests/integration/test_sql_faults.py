@@ -27,6 +27,8 @@ from servers.proxy import CuttingProxy
 
 NOISE = 0.5
 """Seconds that a busy machine may add to a deadline."""
+TIMEOUT = 1.0
+"""Seconds of a check: a commit on a busy disk may take a few hundred milliseconds."""
 LIMIT = build(Limit(1000, 86400.0, algorithm="fixed_window"), "faults")
 _numbers = itertools.count()
 
@@ -61,7 +63,7 @@ def proxy(url: str) -> Iterator[CuttingProxy]:
 def store(url: str, prefix: str, proxy: CuttingProxy) -> Iterator[SqlStore]:
     """Through the proxy, with the default deadline of checks."""
     through = url.replace(f":{urlsplit(url).port}/", f":{proxy.port}/")
-    store = open_at(through, prefix=prefix, timeout_ms=200)
+    store = open_at(through, prefix=prefix, timeout_ms=1000)
     yield store
     store.close()
 
@@ -88,11 +90,11 @@ def test_server_that_hangs(store: SqlStore, direct: SqlStore, proxy: CuttingProx
     proxy.hang()
     for _ in range(3):
         seconds, message = failed_check(store)
-        assert 0.15 < seconds < 0.2 + NOISE
+        assert 0.9 * TIMEOUT < seconds < TIMEOUT + NOISE
         assert "no answer in time" in message
         assert "secret" not in message
     seconds, message = failed_check(store)
-    assert seconds < 0.1, "the breaker is open"
+    assert seconds < TIMEOUT / 2, "the breaker is open"
     assert "several times in a row" in message
     proxy.cut()
     proxy.pass_all()
@@ -106,7 +108,7 @@ def test_server_that_is_gone_and_comes_back(store: SqlStore, direct: SqlStore, p
     take(store)
     proxy.refuse()
     seconds, message = failed_check(store)
-    assert seconds < 0.2 + NOISE
+    assert seconds < TIMEOUT + NOISE
     assert "127.0.0.1" in message
     proxy.pass_all()
     take(store)
@@ -149,7 +151,7 @@ def test_lost_commit_result_is_reported_and_not_retried(
 
     monkeypatch.setattr(kind, "run", run_and_lose)
     seconds, message = failed_check(store)
-    assert seconds < 0.2 + NOISE
+    assert seconds < TIMEOUT + NOISE
     assert "the requests may have been counted" in message
     assert len(commits) == 1
     proxy.pass_all()
@@ -166,13 +168,13 @@ def test_faults_on_an_event_loop(store: SqlStore, proxy: CuttingProxy) -> None:
         answer: asyncio.Future[object] = loop.create_future()
         proxy.hang()
         before = time.monotonic()
-        store.begin([Request(Op.TAKE, [Member("key", LIMIT, 1)])], before + 0.2, answer.set_result)
+        store.begin([Request(Op.TAKE, [Member("key", LIMIT, 1)])], before + TIMEOUT, answer.set_result)
         message = await asyncio.wait_for(answer, 10)
         return time.monotonic() - before, message
 
     seconds, message = asyncio.run(main())
     assert isinstance(message, StoreError)
-    assert 0.15 < seconds < 0.2 + NOISE
+    assert 0.9 * TIMEOUT < seconds < TIMEOUT + NOISE
 
 
 def test_deadlock_victim_is_retried(direct: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
