@@ -166,9 +166,13 @@ class MariaDBPair(ServerGroup):
 
 @cache
 def _data() -> Path:
-    """A data directory with our database and users, which no server runs on."""
+    """A data directory with our database and users, which no server runs on.
+
+    With a folder of its own for temporary tables: a server that starts removes all that it finds there, and other test
+    processes make their data at the same time.
+    """
     folder = private_folder("mariadb-data")
-    where = [f"--datadir={folder / 'data'}", *_AS_WE_ARE]
+    where = [f"--datadir={folder / 'data'}", f"--tmpdir={folder}", *_AS_WE_ARE]
     trusting = ["--auth-root-authentication-method=normal", "--skip-test-db"]
     run([find("mariadb-install-db", _SERVER), *_SMALL, *where, *trusting])
     run([find("mariadbd", _SERVER), *_SMALL, *where, "--bootstrap"], _SETUP)
