@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0, help="of load, for each cell")
     parser.add_argument("--all", action="store_true", help="all cells, one after the other; writes docs/reliability.md")
     parser.add_argument("--results", type=Path, default=Path(".chaos"), help="the folder of the results of --all")
+    parser.add_argument("--jobs", type=int, default=1, help="cells of --all that run at the same time, each apart")
     parser.add_argument("--resume", action="store_true", help="run only the cells that have no result there")
     parser.add_argument(
         "--soak", type=float, metavar="SECONDS", help="a steady load on healthy stores, and a virtual day"
@@ -50,7 +51,7 @@ def main() -> int:
     if arguments.json is not None:
         arguments.json.write_text(text)
     print(text)
-    return 1 if result.violations else 0
+    return 1 if result.violations or result.slow else 0
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.clients import Clients, Control
+from chaos.control import read_stalls
 from chaos.environments import Environment, create_environment
 from chaos.fake_time import FakeTime
 from chaos.faults import Context, Fault
@@ -44,9 +45,9 @@ def run_cell(store: str, fault_name: str, seed: int, seconds: float, keep: Path 
             stack.callback(remove, folder)
         environment = create_environment(store, network, fault.settings(store))
         stack.callback(environment.close)
-        fake_time = FakeTime(folder) if fault.preloads else None
+        fake_time = FakeTime(folder) if fault.fakes_server_clock else None
         fault.prepare(environment, stack)
-        if fake_time is not None and fault.preloads == "server":
+        if fake_time is not None:
             with fake_time.around():
                 environment.start()
         else:
@@ -66,9 +67,8 @@ def _run(
     result: Result,
 ) -> Evidence:
     rng = random.Random(f"{seed} {result.store} {result.fault}")
-    on_clients = fake_time.environment if fake_time is not None and fault.preloads == "client" else {}
     traffic = Traffic(CAPACITY, fault.epoch_seconds, time.monotonic_ns())
-    clients = Clients(environment.network, environment.url(), traffic, seed, folder, on_clients)
+    clients = Clients(environment.network, environment.url(), traffic, seed, folder)
     clients.shared = environment.shared
     stack.callback(clients.close)
     context = Context(environment, clients, environment.network, rng, fake_time)
@@ -103,7 +103,7 @@ def _run(
     chains: list[list[int]] = []
     if environment.shared:
         reads, chains = _read(environment.url(READ_TIMEOUT), traffic, operations)
-    stops = {client.number: client.stops for client in clients.all}
+    stalls = {client.number: read_stalls(client.stalls) for client in clients.all}
     if logged := clients.logs():
         result.notes.append(logged[-300:])
     result.notes += context.notes
@@ -114,7 +114,7 @@ def _run(
         windows,
         context.events,
         lateness,
-        stops,
+        stalls,
         reports,
         finished,
         CAPACITY,

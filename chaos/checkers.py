@@ -167,7 +167,7 @@ def late_answers(
     """Calls that were answered after their deadline, and by how many seconds.
 
     `control` are the times at which another process should have woken, and how late it did: a machine that is busy
-    delays everybody. `stalled` are the intervals in which a client did not run at all, because it was stopped.
+    delays everybody. `stalled` are the intervals in which a thread of the client that only waits did not run.
     """
     times = [at for at, _ in control]
     found = []

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ __all__ = ["Client", "Clients", "Control"]
 
 PATIENCE = 60.0
 CALLERS = 8
-PAUSE = 0.012
+PAUSE = 0.04
 """Seconds that a caller waits between two calls, on average: the machine has to run the servers, too."""
 KINDS = (("threads", "open"), ("tasks", "closed"), ("threads", "local"))
 """Each client: threads or event loops, and its failure policy."""
@@ -31,7 +29,7 @@ KINDS = (("threads", "open"), ("tasks", "closed"), ("threads", "local"))
 class _Process(ChildProcess):
     """A Python module in a child process, with messages over its standard input and output."""
 
-    def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(self, command: list[str], log: Path) -> None:
         self.program = command[-2]
         paths = [str(ROOT / "src"), str(ROOT), str(ROOT / "tests"), *filter(None, sys.path)]
         with log.open("ab") as errors:
@@ -40,7 +38,7 @@ class _Process(ChildProcess):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
                 bufsize=0,
             )
         assert self.process.stdin is not None
@@ -52,26 +50,22 @@ class _Process(ChildProcess):
 
 
 class Client(_Process):
-    """One client. `stops` are the intervals in which it was stopped."""
+    """One client."""
 
-    def __init__(self, prefix: list[str], task: dict[str, Any], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(self, prefix: list[str], task: dict[str, Any], log: Path) -> None:
         self.number: int = task["number"]
         self.journal = Path(task["journal"])
-        self.stops: list[tuple[int, int]] = []
+        self.stalls = Path(task["stalls"])
         self.killed = False
         die = ["setpriv", "--pdeathsig", "KILL", "--"]
-        super().__init__([*prefix, *die, sys.executable, "-m", "chaos.load", json.dumps(task)], environment, log)
-
-    def stop_for(self, began: int) -> None:
-        """Note that it did not run from `began` until now."""
-        self.stops.append((began, time.monotonic_ns()))
+        super().__init__([*prefix, *die, sys.executable, "-m", "chaos.load", json.dumps(task)], log)
 
 
 class Control(_Process):
     """Notes how late it wakes."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__([sys.executable, "-m", "chaos.control"], {}, folder / "control.log")
+        super().__init__([sys.executable, "-m", "chaos.control"], folder / "control.log")
         self.receive(PATIENCE)
 
     def lateness(self) -> list[tuple[int, float]]:
@@ -82,15 +76,12 @@ class Control(_Process):
 class Clients:
     """All clients of a run, those that were killed among them."""
 
-    def __init__(
-        self, network: Network, url: Any, traffic: Traffic, seed: int, folder: Path, environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, network: Network, url: Any, traffic: Traffic, seed: int, folder: Path) -> None:
         self.network = network
         self.url = url
         self.traffic = traffic
         self.seed = seed
         self.folder = folder
-        self.environment = environment
         self.shared = True
         self.all: list[Client] = []
 
@@ -111,10 +102,11 @@ class Clients:
             "pause": PAUSE,
             "seed": self.seed,
             "journal": str(self.folder / f"journal-{number}"),
+            "stalls": str(self.folder / f"stalls-{number}"),
             "traffic": {**asdict(self.traffic), "scope": scope},
             "reads_itself": not self.shared,
         }
-        client = Client(self.network.prefix, task, self.environment, self.folder / f"client-{number}.log")
+        client = Client(self.network.prefix, task, self.folder / f"client-{number}.log")
         self.all.append(client)
         return client
 

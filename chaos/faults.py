@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from chaos.clients import Client, Clients
 from chaos.environments import Environment, ServiceEnvironment
-from chaos.fake_time import CACHED_SECONDS, FakeTime
+from chaos.fake_time import CACHED_SECONDS, FakeTime, library
 from chaos.network import Network
 from servers.machine import until
 
@@ -59,8 +59,8 @@ class Fault(ABC):
     """Whether it can happen only once in a run."""
     whole_run = False
     """Whether it lasts from the first call to the last."""
-    preloads: str | None = None
-    """Whose clock is faked: "server" or "client"."""
+    fakes_server_clock = False
+    """Whether the servers are started with a clock that can be set."""
 
     def unsupported(self, store: str) -> str | None:
         """Why it makes no sense for this store, or cannot be had here."""
@@ -151,12 +151,10 @@ class ClientStop(Fault):
 
     def begin(self, context: Context) -> None:
         self.victim: Client = context.rng.choice(context.clients.running)
-        self.began = time.monotonic_ns()
         context.clients.signal(self.victim, signal.SIGSTOP)
 
     def end(self, context: Context) -> None:
         context.clients.signal(self.victim, signal.SIGCONT)
-        self.victim.stop_for(self.began)
 
 
 class NetworkFault(Fault):
@@ -316,10 +314,7 @@ class WorkerKill(Fault):
 
 
 class ClockFault(Fault):
-    def unsupported(self, store: str) -> str | None:
-        from chaos.fake_time import library
-
-        return None if library() else "libfaketime is not installed (Debian: faketime)"
+    """A clock is set forth or back, and right again."""
 
     def begin(self, context: Context) -> None:
         self.step(context, context.rng.choice((-1, 1)) * STEP_SECONDS)
@@ -328,16 +323,18 @@ class ClockFault(Fault):
         self.step(context, 0)
 
     def step(self, context: Context, seconds: int) -> None:
-        assert context.fake_time is not None
         began = time.monotonic_ns()
-        context.fake_time.step(seconds)
-        time.sleep(CACHED_SECONDS + 0.1)
+        self.set_clock(context, seconds)
         context.events.append((began, time.monotonic_ns()))
+
+    @abstractmethod
+    def set_clock(self, context: Context, seconds: int) -> None:
+        """Returns when the clock is that far ahead."""
 
 
 class ServerClock(ClockFault):
     name = "server-clock"
-    preloads = "server"
+    fakes_server_clock = True
 
     def unsupported(self, store: str) -> str | None:
         if store in LOCAL:
@@ -345,12 +342,21 @@ class ServerClock(ClockFault):
         if store in ("redis", "sentinel", "cluster", "valkey", "sharded"):
             # Its allocator reads the clock before libfaketime is ready: the server then hangs at its start.
             return "libfaketime does not work with the allocator of Redis: see tests/conformance/test_clock_steps.py"
-        return super().unsupported(store)
+        return None if library() else "libfaketime is not installed (Debian: faketime)"
+
+    def set_clock(self, context: Context, seconds: int) -> None:
+        assert context.fake_time is not None
+        context.fake_time.step(seconds)
+        time.sleep(CACHED_SECONDS + 0.1)
 
 
 class ClientClock(ClockFault):
     name = "client-clock"
-    preloads = "client"
+
+    def set_clock(self, context: Context, seconds: int) -> None:
+        for client in context.clients.running:
+            client.say(f"clock {seconds}")
+        time.sleep(0.1)  # they read it beside their work
 
 
 GENERIC: list[Fault] = [

@@ -19,7 +19,7 @@ from chaos.checkers import (
     policy_decisions,
     recovery_seconds,
 )
-from chaos.history import Operation, by_key
+from chaos.history import DECIDED, Operation, by_key
 from chaos.linearizability import Jump, Verdict, check_counter
 from chaos.slack import Slack
 from chaos.traffic import capacity_of, flow_bound
@@ -29,6 +29,9 @@ __all__ = ["Evidence", "Result", "judge"]
 MAX_VIOLATIONS = 12
 FAILING_OVER = 2 * SECOND
 """A failover is over for the clients only some time after it is for the servers."""
+DECIDES_MEANWHILE = ("none", "dropped-10-percent")
+MIN_DECIDED = 0.1
+"""Share of the calls that the store decides during these."""
 
 
 @dataclass
@@ -45,6 +48,9 @@ class Result:
     counters: int = 0
     faults: int = 0
     violations: list[str] = field(default_factory=list)
+    """Of what was decided, and whether clients ended as they should."""
+    slow: list[str] = field(default_factory=list)
+    """Answers after the deadline, and late recoveries: violations as well, but a busy machine can cause them."""
     over: int = 0
     over_bound: int = 0
     p999: float = 0.0
@@ -71,7 +77,8 @@ class Evidence:
     events: list[tuple[int, int]]
     """When counters may have been refilled by a step of the clock."""
     control: list[tuple[int, float]]
-    stops: dict[int, list[tuple[int, int]]]
+    stalls: dict[int, list[tuple[int, int]]]
+    """By client: when it did not run, stopped or for want of a core."""
     reports: list[dict[str, Any]]
     finished: int
     capacity: int
@@ -93,12 +100,13 @@ def judge(result: Result, evidence: Evidence, slack: Slack) -> Result:
         else:
             result.counters += 1
             _judge_line(key, history, evidence, excess, slack, result)
-    if excess not in ("all", "lag") and (mixed := chain_mismatches(evidence.chains)):
+    if excess not in ("all", "split", "lag") and (mixed := chain_mismatches(evidence.chains)):
         found.append(f"{mixed} chains were charged in part")
     if result.fault == "none" and result.by_policy:
         result.notes.append(f"{result.by_policy} decided by the policy of a healthy store")
     _judge_waits(result, evidence, slack)
     _judge_recovery(result, evidence, slack)
+    _judge_share(result, evidence)
     for report in evidence.reports:
         found += [f"a client raised: {error[-400:]}" for error in report["errors"]]
         if report["stuck"]:
@@ -117,12 +125,14 @@ def _judge_line(
     """A counter that does not refill: linearizable, but for what the fault may do to it."""
     capacity = capacity_of(key, evidence.capacity)
     first, last = history[0].start, max(operation.start for operation in history)
-    windows = [(at, to) for at, to in evidence.windows if to >= first and at <= last]
+    windows = [(at, to) for at, to in evidence.windows if to + FAILING_OVER >= first and at <= last]
     jumps, bound = _jumps(history, windows, excess, slack, capacity)
-    verdict = check_counter(history, capacity, jumps)
+    split = excess == "split" and windows  # two servers decided: there is no one order
+    verdict = Verdict.LINEARIZABLE if split else check_counter(history, capacity, jumps)
     if verdict is not Verdict.LINEARIZABLE:
         result.violations.append(f"{key}: {verdict.value}, {len(history)} operations")
-    over = sum(operation.change for operation in history if operation.allowed) - capacity
+    # A give-back without an answer may have made room.
+    over = sum(o.change for o in history if o.allowed or (not o.known and o.change < 0)) - capacity
     if over - bound > result.over - result.over_bound or over > result.over:
         result.over, result.over_bound = max(over, 0), bound
     if over > bound:
@@ -138,7 +148,7 @@ def _jumps(
     history: Sequence[Operation], windows: Sequence[tuple[int, int]], excess: str, slack: Slack, capacity: int
 ) -> tuple[list[Jump], int]:
     """What the faults may have done to this counter, and how much more it may admit because of that."""
-    if excess == "all":
+    if excess in ("all", "split"):
         return [Jump(at, to + FAILING_OVER) for at, to in windows], capacity * len(windows)
     if excess != "lag":
         return [], 0
@@ -156,7 +166,7 @@ def _judge_flow(key: str, history: list[Operation], evidence: Evidence, excess: 
     """A counter that refills: never more than its algorithm allows, and nothing is denied without usage."""
     bound = flow_bound(key)
     events = list(evidence.events)
-    if excess in ("all", "lag"):
+    if excess in ("all", "split", "lag"):
         events += [(at, to + FAILING_OVER) for at, to in evidence.windows]
     over, start, end = over_admission(history, bound, events)
     if over:
@@ -173,10 +183,10 @@ def _judge_waits(result: Result, evidence: Evidence, slack: Slack) -> None:
     waits = latency(evidence.operations)
     result.p999, result.longest = waits.p999, waits.longest
     result.control = max((late for _, late in evidence.control), default=0.0)
-    late = late_answers(evidence.operations, slack.deadline_seconds, evidence.control, evidence.stops)
+    late = late_answers(evidence.operations, slack.deadline_seconds, evidence.control, evidence.stalls)
     if late:
         worst = max(over for _, over in late)
-        result.violations.append(f"{len(late)} answers after the deadline, the worst by {worst * 1000:.0f} ms")
+        result.slow.append(f"{len(late)} answers after the deadline, the worst by {worst * 1000:.0f} ms")
 
 
 def _judge_recovery(result: Result, evidence: Evidence, slack: Slack) -> None:
@@ -184,12 +194,23 @@ def _judge_recovery(result: Result, evidence: Evidence, slack: Slack) -> None:
     begins = [at for at, _ in evidence.windows[1:]] + [evidence.finished]
     for end, until in zip(ends, begins, strict=True):
         took = recovery_seconds(evidence.operations, end, until)
-        allowed = slack.recovery_seconds + FACTOR * result.control
+        late = max((late for at, late in evidence.control if end <= at <= until), default=0.0)
+        allowed = slack.recovery_seconds + FACTOR * late
         if took is None and until - end < allowed * SECOND:
             continue  # the next fault came too early to tell
         if took is None or took > allowed:
-            result.violations.append(
+            result.slow.append(
                 "the store did not decide again" if took is None else f"the store decided again only after {took:.1f} s"
             )
         if took is not None:
             result.recovery = max(result.recovery or 0.0, took)
+    if evidence.windows and result.recovery is None and not result.slow:
+        result.slow.append("the store did not decide again after any fault")
+
+
+def _judge_share(result: Result, evidence: Evidence) -> None:
+    """Faults during which the store goes on deciding: a history of the policy alone would prove nothing."""
+    during = [o for o in evidence.operations if any(at <= o.start <= to for at, to in evidence.windows)]
+    decided = sum(operation.reason in DECIDED for operation in during)
+    if result.fault in DECIDES_MEANWHILE and decided < MIN_DECIDED * len(during):
+        result.violations.append(f"the store decided only {decided} of {len(during)} calls")

@@ -26,7 +26,7 @@ from chaos.history import FOREVER, Operation
 
 __all__ = ["Jump", "Verdict", "check_counter"]
 
-MAX_STATES = 400_000
+MAX_STATES = 3_000_000
 """Visited pairs after which the search gives up; it says so, and the cell fails."""
 
 

@@ -2,6 +2,7 @@
 
 It opens its limiter, says "ready", starts at "go" and goes on until "stop"; then it closes the limiter and reports what
 it has more of than before. "fork" forks it in the middle of its work: the child uses the same limiter for some calls.
+"clock 60" sets its wall clock ahead by so many seconds, "clock -60" back.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from chaos import shifted_clock  # before the limiter
+from chaos.control import start_thread
 from chaos.history import Journal
 from chaos.traffic import RESERVED, USED, Step, Traffic
 from crestgate import AsyncLimiter, Decision, Limiter, RateLimitExceeded
@@ -112,7 +115,7 @@ class Client:
         try:
             while not self.stopping.is_set():
                 self.call(limiter, self.traffic.step(rng, time.monotonic_ns()))
-                time.sleep(2 * self.pause * rng.random())
+                self.stopping.wait(2 * self.pause * rng.random())
         except BaseException:  # noqa: BLE001 - reported: no call may raise
             self.errors.append(traceback.format_exc())
 
@@ -155,7 +158,6 @@ class Client:
         path = f"{self.path}.fork{self.forks}"
         pid = os.fork()
         if pid == 0:
-            faulthandler.dump_traceback_later(STUCK_SECONDS, exit=True)
             code = 1
             try:
                 self.journal = Journal(path, self.number * 1000 + self.forks)
@@ -174,6 +176,8 @@ class Client:
             if done:
                 return None if status == 0 else f"a forked child ended with {status}"
             time.sleep(0.005)
+        os.kill(pid, signal.SIGUSR1)  # it prints where it is
+        time.sleep(0.2)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         return "a forked child was stuck"
@@ -220,10 +224,12 @@ def send(message: object) -> None:
 
 def main() -> None:
     faulthandler.dump_traceback_later(MAX_SECONDS, exit=True)
+    faulthandler.register(signal.SIGUSR1)
     task = json.loads(sys.argv[1])
     with Limiter(task["url"], on_store_error="closed") as limiter:  # what is imported and opened once for all
         limiter.check("warm", "1/second")
     client = Client(task)
+    start_thread(task["stalls"])
     before = counts()
     threads = client.threads()
     send("ready")
@@ -236,6 +242,8 @@ def main() -> None:
             if error:
                 client.errors.append(error)
             send("forked")
+        elif line.startswith("clock "):
+            shifted_clock.step(int(line.split()[1]))
         else:
             break
     client.stopping.set()

@@ -10,7 +10,7 @@ from typing import Any
 
 from chaos.slack import PAGE
 
-__all__ = ["render", "write_report"]
+__all__ = ["render", "violations_of", "write_report"]
 
 BEGIN, END = "<!-- chaos: results -->", "<!-- chaos: end of results -->"
 
@@ -24,11 +24,16 @@ def write_report(results: list[dict[str, Any]], soak: list[dict[str, Any]], page
     page.write_text(f"{before}{BEGIN}\n\n{render(results, soak)}\n\n{END}{after}")
 
 
+def violations_of(result: dict[str, Any]) -> list[str]:
+    """All that is beyond the stated bounds."""
+    return [*result["violations"], *result["slow"]]
+
+
 def render(results: list[dict[str, Any]], soak: list[dict[str, Any]]) -> str:
     ran = [result for result in results if not result["skipped"]]
     if not ran:
         return "No run yet: `make chaos` writes the results here."
-    bad = sum(bool(result["violations"]) for result in ran)
+    bad = sum(bool(violations_of(result)) for result in ran)
     total = sum(result["decisions"] for result in ran)
     seconds = sorted({f"{result['seconds']:g}" for result in ran})
     head = (
@@ -42,7 +47,7 @@ def render(results: list[dict[str, Any]], soak: list[dict[str, Any]]) -> str:
 
 def _grid(results: list[dict[str, Any]]) -> str:
     stores = list(dict.fromkeys(result["store"] for result in results))
-    signs = {(r["store"], r["fault"]): "–" if r["skipped"] else "✗" if r["violations"] else "✓" for r in results}
+    signs = {(r["store"], r["fault"]): "–" if r["skipped"] else "✗" if violations_of(r) else "✓" for r in results}
     lines = [f"| fault | {' | '.join(stores)} |", "|---" * (len(stores) + 1) + "|"]
     for fault in dict.fromkeys(result["fault"] for result in results):
         lines.append(f"| {fault} | {' | '.join(signs.get((store, fault), '') for store in stores)} |")
@@ -60,7 +65,7 @@ def _details(ran: list[dict[str, Any]]) -> str:
         waits = f"{r['p999'] * 1000:.0f}, {r['longest'] * 1000:.0f}"
         lines.append(
             f"| {r['store']} | {r['fault']} | {r['decisions']} | {r['by_policy']} | {r['faults']} "
-            f"| {len(r['violations'])} | {r['over']} ({r['over_bound']}) | {waits} | {r['control'] * 1000:.0f} "
+            f"| {len(violations_of(r))} | {r['over']} ({r['over_bound']}) | {waits} | {r['control'] * 1000:.0f} "
             f"| {recovery} | {r['seed']} |"
         )
     return "\n".join(lines)
@@ -70,7 +75,7 @@ def _violations(ran: list[dict[str, Any]]) -> str:
     lines = [
         f"- {r['store']} × {r['fault']}: {' '.join(violation.split())[:300]}"
         for r in ran
-        for violation in r["violations"]
+        for violation in violations_of(r)
     ]
     return "Violations:\n\n" + "\n".join(lines) if lines else ""
 

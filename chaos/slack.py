@@ -15,7 +15,7 @@ from chaos import ROOT
 __all__ = ["PAGE", "Slack", "read_slack"]
 
 PAGE = ROOT / "docs" / "reliability.md"
-EXCESS = ("none", "store", "all", "lag", "step")
+EXCESS = ("none", "store", "all", "split", "lag", "step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Slack:
     recovery_seconds: float
     lag_seconds: float
     forgets: dict[str, str]
-    """By store, what is lost when its server is killed: `none` or `all`."""
+    """By store, what is lost when its server is killed: `none`, `all`, or `split`: all, while two servers decide."""
     excess: dict[str, str]
     """By fault, what may be admitted beyond the limit: `none`, `store` (what the store forgets), `lag` or `step`."""
 

@@ -349,7 +349,7 @@ class FullDisk(Fault):
 
     def prepare(self, environment: Environment, stack: ExitStack) -> None:
         self.place = environment.folder
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "chaos", str(self.place)], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m", "chaos", str(self.place)], check=True)
         stack.callback(subprocess.run, ["umount", "-l", str(self.place)], check=False)
         if environment.settings.get("appendonly"):
             environment.settings["dir"] = str(self.place)

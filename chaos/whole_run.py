@@ -1,4 +1,4 @@
-"""All cells, one after the other, each in a process of its own that ends by itself or is ended."""
+"""All cells, one or a few at a time, each in a process of its own that ends by itself or is ended."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from chaos.matrix import FAULTS, cells
-from chaos.report import write_report
+from chaos.report import violations_of, write_report
 
 __all__ = ["read_results", "run_all"]
 
@@ -23,22 +24,26 @@ def run_all(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.results
     folder.mkdir(parents=True, exist_ok=True)
     if not arguments.report:
-        for store, fault in cells():
-            if arguments.store in (None, store) and arguments.fault in (None, fault):
+        with ThreadPoolExecutor(arguments.jobs) as pool:
+            running = []
+            for store, fault in cells():
                 file = folder / f"{store}.{fault}.json"
-                if not (arguments.resume and file.exists()):
-                    _run(store, fault, arguments, file)
+                wanted = arguments.store in (None, store) and arguments.fault in (None, fault)
+                if wanted and not (arguments.resume and file.exists()):
+                    running.append(pool.submit(_run, store, fault, arguments, file))
+            for cell in running:
+                cell.result()
         if arguments.soak is not None:
             command = [sys.executable, "-m", "chaos", "--soak", str(arguments.soak), "--results", str(folder)]
             subprocess.run(command, check=False, timeout=arguments.soak * 2 + 1200)
     results = read_results(folder)
     soak = folder / "soak.json"
     write_report(results, json.loads(soak.read_text()) if soak.exists() else [])
-    bad = [result for result in results if result["violations"]]
+    bad = [result for result in results if violations_of(result)]
     ran = [result for result in results if not result["skipped"]]
     print(f"{len(results)} cells: {len(ran)} run, {len(bad)} with violations")
     for result in bad:
-        print(f"  {result['store']} × {result['fault']}: {'; '.join(result['violations'])[:300]}")
+        print(f"  {result['store']} × {result['fault']}: {'; '.join(violations_of(result))[:300]}")
     return 1 if bad else 0
 
 
@@ -68,7 +73,8 @@ def _run(store: str, fault: str, arguments: argparse.Namespace, file: Path) -> N
         failure = f"the cell failed: {errors.strip()[-600:]}"
         file.write_text(json.dumps(Result(**blank, violations=[failure]).as_dict()))
     result = json.loads(file.read_text())
-    state = f"VIOLATED {result['violations']}" if result["violations"] else "ok"
+    found = violations_of(result)
+    state = f"VIOLATED {found}" if found else "ok"
     print(f"{store:11} {fault:19} {time.monotonic() - began:6.1f} s  {result['decisions']:7} decisions  {state}"[:400])
     sys.stdout.flush()
 

@@ -36,7 +36,8 @@ def evidence(**changes: Any) -> Evidence:
 
 
 def violations(found: Evidence, store: str = "mariadb", fault: str = "server-kill") -> list[str]:
-    return judge(Result(store, fault, 1, 5.0), found, read_slack()).violations
+    result = judge(Result(store, fault, 1, 5.0), found, read_slack())
+    return [*result.violations, *result.slow]
 
 
 def test_true_history_has_no_violations() -> None:
@@ -66,6 +67,28 @@ def test_counter_that_was_lost_is_a_violation_unless_the_store_may_forget() -> N
     assert violations(evidence(operations=[*before, *after], reads=reads), "mariadb") != []
     assert violations(evidence(operations=[*before, *after], reads=reads), "redis") == []
     assert violations(evidence(operations=[*before, *after], reads=reads), "redis", "cut") != []
+
+
+def test_two_masters_decide_only_where_that_is_stated_and_within_the_bound() -> None:
+    """Each of two servers admits its own, in turns."""
+    operations = [take(number, CAPACITY - 1 - number // 2) for number in range(10)]
+    reads = [Operation(KEY, 0, 4 * SECOND, 4 * SECOND + MS, True, CAPACITY - 5)]
+    assert violations(evidence(operations=operations, reads=reads), "sentinel") == []
+    assert violations(evidence(operations=operations, reads=reads), "redis") != []
+    assert violations(evidence(operations=operations, reads=reads), "sentinel", "cut") != []
+    many = [take(number, CAPACITY - 1 - number // 3) for number in range(2 * CAPACITY + 1)]
+    beyond = violations(evidence(operations=many, reads=reads, finished=9 * SECOND), "sentinel")
+    assert [violation for violation in beyond if "21 beyond its limit, and at most 20 were stated" in violation]
+
+
+def test_give_back_without_an_answer_may_have_made_room() -> None:
+    """Twenty admitted, three given back with the answer lost, and two admitted after that."""
+    operations = [take(number, CAPACITY - 1 - number) for number in range(CAPACITY)]
+    lost = Operation(KEY, -3, 2 * SECOND, FOREVER, None, None, "fail_open", 1, 50, 2 * SECOND + MS)
+    later = [take(CAPACITY + number + 1, 2 - number) for number in range(2)]
+    reads = [Operation(KEY, 0, 4 * SECOND, 4 * SECOND + MS, True, 1)]
+    assert violations(evidence(operations=[*operations, lost, *later], reads=reads), "redis", "cut") == []
+    assert violations(evidence(operations=[*operations, *later], reads=reads), "redis", "cut") != []
 
 
 def test_chain_that_was_charged_in_part() -> None:
@@ -113,3 +136,24 @@ def test_more_than_the_algorithm_allows_in_a_span() -> None:
     found = evidence()
     found.operations += flow
     assert any(text.startswith("flow:gcra: 10 more than allowed") for text in violations(found))
+
+
+def by_policy(start: int, end: int) -> list[Operation]:
+    """Ten calls in a second that the policy decided."""
+    times = range(start, end, SECOND // 10)
+    return [Operation(KEY, 1, at, FOREVER, None, None, "fail_open", 2, i, at + 5 * MS) for i, at in enumerate(times)]
+
+
+@pytest.mark.parametrize("late_at", [0, SECOND])
+def test_store_that_never_decides_again_on_a_machine_that_was_late(late_at: int) -> None:
+    end = 31 * SECOND // 10
+    operations = [take(number, CAPACITY - 1 - number) for number in range(3)] + by_policy(3 * SECOND // 10, end)
+    reads = [Operation(KEY, 0, 4 * SECOND, 4 * SECOND + MS, True, CAPACITY - 3)]
+    found = evidence(operations=operations, reads=reads, finished=end, control=[(late_at, 0.1)])
+    assert any("did not decide again" in violation for violation in violations(found, fault="server-stop"))
+
+
+def test_run_that_only_the_policy_decided_proves_nothing() -> None:
+    found = evidence(windows=[(-9 * SECOND, -SECOND // 10)])
+    found.operations += by_policy(-9 * SECOND, -SECOND // 10)
+    assert violations(found, fault="dropped-10-percent") == ["the store decided only 0 of 89 calls"]

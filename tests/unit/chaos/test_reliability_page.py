@@ -54,7 +54,9 @@ def test_report_shows_results_violations_and_reasons() -> None:
     text = render(
         [
             result("redis", "cut", decisions=1000, recovery=0.5, over=3, over_bound=4),
-            result("redis", "fork", decisions=10, violations=["a client\nraised"]),
+            result(
+                "redis", "fork", decisions=10, violations=["a client\nraised"], slow=["2 answers after the deadline"]
+            ),
             result("memory", "cut", skipped="no connection"),
         ],
         [{"what": "redis", "measure": "fds", "early": 5, "late": 5, "flat": True}],
@@ -63,7 +65,7 @@ def test_report_shows_results_violations_and_reasons() -> None:
     assert "| cut | ✓ | – |" in text
     assert "| fork | ✗ |  |" in text
     assert "| redis | cut | 1000 | 0 | 0 | 0 | 3 (4) | 0, 0 | 0 | 0.50 | 7 |" in text
-    assert "- redis × fork: a client raised" in text
+    assert "- redis × fork: a client raised\n- redis × fork: 2 answers after the deadline" in text
     assert "| cut | memory | no connection |" in text
     assert "| redis | fds | 5 | 5 | flat |" in text
 
