@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, Self, SupportsIndex, TypeVar, cast
 
-from crestgate.core.algorithms import build
 from crestgate.core.context import RequestContext
 from crestgate.core.decision import Decision
 from crestgate.core.limit import Limit
@@ -23,10 +22,11 @@ from crestgate.limiter.loop_driver import LoopDriver
 from crestgate.limiter.observation import ObservedLoopDriver
 from crestgate.limiter.pending_check import PendingCheck, finish_checks, requests_of
 from crestgate.limiter.reservation import AsyncReservation, Hold
+from crestgate.limiter.store_probe import probe_batches
 from crestgate.limiter.wait_queue import AcquireSteps, SendRequest, Sleep, acquire_steps
 from crestgate.stores.breaker import BreakerState
-from crestgate.stores.port import BatchOutcomes, IdempotencyRecord, LocalStore, Member, Op, Outcome, Request
-from crestgate.stores.remote_store import PROBE, RemoteStore
+from crestgate.stores.port import BatchOutcomes, IdempotencyRecord, LocalStore, Op, Outcome, Request
+from crestgate.stores.remote_store import RemoteStore
 
 __all__ = ["AsyncBound", "AsyncLimiter"]
 
@@ -193,11 +193,8 @@ class AsyncLimiter(LimiterCore):
 
         StoreError when one of them cannot, whatever `on_store_error` says.
         """
-        store = self.store
-        keys = store.probe_keys() if isinstance(store, RemoteStore) else (PROBE,)
-        counters = [Member(key, build(Limit(1_000_000, 1), PROBE), 1) for key in keys]
-        # No policy answers a batch that resets counters: only a store can do that.
-        await self.apply([Request(op, [counter]) for op in (Op.TAKE, Op.RESET) for counter in counters])
+        for batch in probe_batches(self.store):
+            await self.apply(batch)
 
     def breakers(self) -> dict[str, BreakerState]:
         """The circuit breaker's state of each server used so far, by the server's name."""

@@ -16,6 +16,7 @@ from crestgate.core.store_names import unknown_store
 from crestgate.errors import ConfigError, StoreClosedError, StoreError
 from crestgate.limiter.background_sender import BackgroundSender
 from crestgate.limiter.failure_policy import FailurePolicy, Fallback, is_answerable
+from crestgate.limiter.outages import OutageWatch
 from crestgate.limiter.thread_coalescer import ThreadCoalescer
 from crestgate.runtime.fork_safety import fork_safe_lock
 from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Op, PartialStoreError, Request, Store
@@ -91,6 +92,8 @@ class Backend:
         """None also where an observer sees every call: then all of them go through `apply`."""
         self.remote: RemoteStore | None = store if isinstance(store, RemoteStore) else None
         """What coalescers send to."""
+        if self.remote is not None:
+            failure.outages = OutageWatch(self.remote.title, failure.policy, self.remote.breakers)
         if observation is not None:
             self.local = None
             failure.on_failure = observation.store_failed

@@ -17,6 +17,7 @@ from crestgate.core.decision import NORMAL, Decision, Detail
 from crestgate.core.failure_policies import FAILURE_POLICIES, OnStoreError
 from crestgate.errors import ConfigError, StoreClosedError, StoreError
 from crestgate.limiter.limit_share import LimitShares
+from crestgate.limiter.outages import OutageWatch, RecentAnswers
 from crestgate.runtime.clock import Clock
 from crestgate.runtime.fork_safety import fork_safe_lock
 from crestgate.stores.memory import MemoryStore
@@ -49,6 +50,9 @@ class FailurePolicy:
         self.failures = 0
         self.on_failure: Callable[[StoreError, int], None] | None = None
         """Called with each error, and the number of requests that it failed."""
+        self.recent = RecentAnswers()
+        self.outages: OutageWatch | None = None
+        """Set by the backend of a store with servers."""
         self._clock = clock
         self._local: MemoryStore | None = None
         self._lock = fork_safe_lock()
@@ -64,6 +68,7 @@ class FailurePolicy:
             raise rejection from None
         if not isinstance(error, PartialStoreError):
             self.record(error, len(batch), _policies_of(member for request in batch for member in request.members))
+            self._count_answers(error, len(batch))
             return Fallback([self._outcomes(request.op, request.members) for request in batch], [])
         missed = [
             member
@@ -73,6 +78,7 @@ class FailurePolicy:
         ]
         failed = [reply for reply in error.outcomes if any(isinstance(item, StoreError) for item in reply)]
         self.record(error, len(failed), _policies_of(missed))
+        self._count_answers(error, len(failed))
         replies: BatchOutcomes = []
         undo: list[Request] = []
         for request, reply in zip(batch, error.outcomes, strict=True):
@@ -149,6 +155,12 @@ class FailurePolicy:
             unlogged, self._unlogged = self._unlogged, 0
         policy = f"{self.policy} (rules: {', '.join(sorted(own))})" if own else self.policy
         _log.warning("store error, applying on_store_error=%s (%d since last logged): %s", policy, unlogged, error)
+
+    def _count_answers(self, error: StoreError, checks: int) -> None:
+        with self._lock:
+            self.recent.add(checks, time.monotonic(), str(error))
+        if self.outages is not None:
+            self.outages.answered(checks)
 
     def _outcome(self, member: Member, policy: str) -> Outcome:
         algorithm = member.algorithm

@@ -30,7 +30,7 @@ from crestgate.limiter.wait_queue import WaitQueue
 from crestgate.runtime.clock import Clock
 from crestgate.stores.factory import open_store
 from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Op, Request, Store
-from crestgate.stores.remote_store import DEFAULT_TIMEOUT_MS, RemoteStore
+from crestgate.stores.remote_store import DEFAULT_TIMEOUT_MS, RemoteStore, store_title
 from crestgate.stores.spec import Migration, NamedStores, StoreSpec
 
 if TYPE_CHECKING:
@@ -186,11 +186,11 @@ class LimiterCore:
     @property
     def title(self) -> str:
         """Where the counters are, for messages; without any password."""
-        store = self.store
-        if isinstance(store, RemoteStore):
-            return store.title
-        path = getattr(store, "path", None)
-        return f"shared memory in {path}" if isinstance(path, str) else "the memory of this process"
+        return store_title(self.store)
+
+    def title_of(self, member: Member) -> str:
+        """Where one counter is: `title`, unless the store is several."""
+        return store_title(self.store, member)
 
     @property
     def clock(self) -> Clock:

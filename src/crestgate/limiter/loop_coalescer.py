@@ -77,7 +77,8 @@ class LoopCoalescer:
         lag = self.lag
         if not lag.active:
             lag.start()
-        self.waiting.append((requests, time.monotonic() - lag.total + store.timeout, members, future))
+        # `now()` and not `total`: if the loop was late just before, that must not be added to the deadline.
+        self.waiting.append((requests, lag.now() + store.timeout, members, future))
         if self.in_flight < store.max_concurrent_batches:
             if not self.scheduled:  # other tasks of this iteration join the batch
                 self.scheduled = True
@@ -93,7 +94,7 @@ class LoopCoalescer:
         waiting = self.waiting
         lag = self.lag
         lag.used = True
-        now = time.monotonic()
+        now = lag.now() + lag.total
         if waiting and waiting[0][1] <= now - lag.total + self.call_time.seconds:
             self.shed()
         if self.next_send > now and self.in_flight and waiting:  # calls are spaced
@@ -125,26 +126,27 @@ class LoopCoalescer:
                 deadline = sent_at + store.timeout
             if batch[0][1] < deadline - 0.001:
                 self.early[number] = batch
+            end_call = partial(self.end_call, batch, number, sent_at, lag.cpu)
             try:
-                store.begin(requests, deadline + lag.total, partial(self.end_call, batch, number, sent_at))
+                store.begin(requests, deadline + lag.total, end_call)
             except Exception as error:  # noqa: BLE001 - whatever it is, those that wait must get it
-                self.end_call(
-                    batch, number, sent_at, error if isinstance(error, StoreError) else StoreError(repr(error))
-                )
+                end_call(error if isinstance(error, StoreError) else StoreError(repr(error)))
         if self.call_time.spacing:
             self.next_send = now + self.call_time.spacing
         if (waiting or self.early) and self.timer is None:
             self.start_timer()
 
     def end_call(
-        self, batch: Sequence[WaitingTask], number: int, sent_at: float, result: BatchOutcomes | StoreError
+        self, batch: Sequence[WaitingTask], number: int, sent_at: float, cpu: float, result: BatchOutcomes | StoreError
     ) -> None:
-        """A call has ended: pass on its result, and send those that wait."""
+        """A call has ended: pass on its result, and send those that wait. `cpu`: `lag.cpu` when it was sent."""
         self.in_flight -= 1
         if self.early:
             self.early.pop(number, None)
         seconds = time.monotonic() - self.lag.total - sent_at
         if seconds > self.call_time.floor or self.call_time.seconds:
+            # Not what this loop computed meanwhile: a reply that waits to be read is no slow call.
+            seconds = max(seconds - (time.thread_time() - cpu), 0.0)
             self.call_time.add(seconds, not isinstance(result, StoreError))
         start = 0
         for requests, _, _, future in batch:

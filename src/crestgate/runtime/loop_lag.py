@@ -5,8 +5,8 @@ that came meanwhile is not late, and a request that could not be sent has not wa
 loop are instants of the loop's own time, `time.monotonic() - lag.total`, which stands still with it.
 
 A timer that fires late shows by how much, and the thread's processor time how much of it the loop computed. That part
-counts only if it was long: a loop with much to do does not keep its callers waiting for ever. And it does not count as
-`unscheduled`: a server on the same machine could run meanwhile.
+counts whole if it was long, else by half: a busy loop reads replies late, but much small work must not keep its callers
+waiting for ever. And it does not count as `unscheduled`: a server on the same machine could run meanwhile.
 
 The timer runs only while the loop is used, and costs a hundred callbacks a second.
 """
@@ -26,7 +26,7 @@ INTERVAL = 0.01
 TOLERANCE = 0.005
 """Seconds that a timer may be late on a loop that runs."""
 MIN_BLOCKED = 0.05
-"""Seconds of computing that count as standing still."""
+"""Seconds of computing at a time that count whole as standing still."""
 MAX_IDLE = 100
 """Callbacks without any use after which it stops."""
 
@@ -50,13 +50,14 @@ class LoopLag:
         """Seconds since the first use in which it stood still."""
         self.unscheduled = 0.0
         """Of these, the seconds in which it did not compute."""
+        self.cpu = 0.0
+        """The thread's processor time when it was last measured, within INTERVAL on a loop that is not late."""
         self.active = False
         """Whether it is being measured: else call `start`."""
         self.used = False
         """Set by whoever uses it."""
         self._loop = ref(loop)
         self._due = 0.0
-        self._cpu = 0.0
         self._idle = 0
 
     def start(self) -> None:
@@ -72,10 +73,10 @@ class LoopLag:
         late = now - self._due
         if self.active and late > TOLERANCE:
             cpu = time.thread_time()
-            computed = min(cpu - self._cpu, late)
+            computed = min(cpu - self.cpu, late)
             self.unscheduled += late - computed
-            self.total += late if computed >= MIN_BLOCKED else late - computed
-            self._due, self._cpu = now, cpu
+            self.total += late if computed >= MIN_BLOCKED else late - computed / 2
+            self._due, self.cpu = now, cpu
         return now - self.total
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> asyncio.TimerHandle | None:
@@ -85,7 +86,7 @@ class LoopLag:
 
     def _schedule(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
         self._due = now + INTERVAL
-        self._cpu = time.thread_time()
+        self.cpu = time.thread_time()
         loop.call_later(INTERVAL, self._measure)
 
     def _measure(self) -> None:

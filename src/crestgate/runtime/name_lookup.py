@@ -120,8 +120,12 @@ class NameLookups:
             if lookup is None and len(self._running) < MAX_LOOKUPS:
                 lookup = Future()
                 lookup.set_running_or_notify_cancel()  # one of those that wait cannot cancel it for the others
-                self._running[name] = lookup
-                Thread(target=self._look_up, args=(name, lookup), name="crestgate-lookup", daemon=True).start()
+                thread = Thread(target=self._look_up, args=(name, lookup), name="crestgate-lookup", daemon=True)
+                try:
+                    thread.start()
+                    self._running[name] = lookup
+                except RuntimeError as error:  # no more threads, or the interpreter is shutting down
+                    lookup.set_exception(NameLookupError(f"no thread to look up the name {host!r}: {error}"))
         return lookup, known, seconds if known is None else seconds * SHARE
 
     def _look_up(self, name: tuple[str, int], lookup: Future[Addresses]) -> None:

@@ -14,6 +14,7 @@ a timeout does not count if its call began before half of the last one that coun
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, final
 
 from crestgate.runtime.fork_safety import fork_safe_lock
@@ -24,6 +25,8 @@ FAILURES = 3
 """Failures in a row that open the breaker."""
 OPEN_SECONDS = 1.0
 """Seconds from opening to the next probe."""
+FORGOTTEN_SECONDS = 5.0
+"""A server that has not failed for so long is not asked any more, by a failover for example."""
 PROBE_TIMEOUT = 10.0
 """Seconds after which a probe without a result is given up and another may be sent."""
 
@@ -42,6 +45,9 @@ class Breaker:
         self._timeouts_count_from = float("-inf")
         self.reason = ""
         """Of the last failure."""
+        self.failed_at = float("-inf")
+        self.on_recovered: Callable[[], None] | None = None
+        """Called when a server that has failed responds again, in the thread that called it."""
 
     def state(self, now: float) -> BreakerState:
         """The state, for metrics and messages."""
@@ -79,11 +85,18 @@ class Breaker:
         if self.failures:
             with self._lock:
                 self.failures = 0
+            if self.on_recovered is not None:
+                self.on_recovered()
+
+    def is_failing(self, now: float) -> bool:
+        """Whether the last call failed, a moment ago."""
+        return self.failures > 0 and now - self.failed_at < FORGOTTEN_SECONDS
 
     def failed(self, now: float, reason: str = "", started: float | None = None) -> None:
         """A call failed. Of one that timed out, `started` is when it began."""
         with self._lock:
             self.reason = reason
+            self.failed_at = now
             if started is not None:
                 if started < self._timeouts_count_from:
                     return

@@ -13,7 +13,7 @@ from crestgate.core.algorithms.algorithm import Algorithm
 from crestgate.errors import ConfigError
 from crestgate.stores.multi_node import Round, RoundResults, decide_by_node
 from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Request
-from crestgate.stores.remote_store import RemoteStore
+from crestgate.stores.remote_store import COUNTERS, RemoteStore, store_title
 from crestgate.stores.store_group import StoreGroup
 
 __all__ = ["NamedStoreGroup"]
@@ -31,6 +31,17 @@ class NamedStoreGroup(StoreGroup):
 
     def store_names(self) -> list[str]:
         return [name for name in self._nodes if name is not None]
+
+    def title_of(self, member: Member) -> str:
+        title = store_title(self.stores[self._node_of_member(member)], member)
+        name = member.algorithm.store
+        return title if name is None else f"{name}: {title}"
+
+    def parts(self) -> dict[str, LocalStore | RemoteStore]:
+        default = self.stores[DEFAULT]
+        parts = dict(default.parts()) if isinstance(default, RemoteStore) else {}
+        parts = parts or {COUNTERS: default}
+        return parts | {f"stores.{name}": self.stores[self._nodes[name]] for name in self.store_names()}
 
     def supports(self, algorithm: Algorithm) -> bool:
         store = self.stores[self._node(algorithm)]

@@ -12,13 +12,15 @@ from crestgate.core.algorithms.algorithm import Algorithm
 from crestgate.runtime.clock import Clock
 from crestgate.stores.breaker import Breaker
 from crestgate.stores.idempotency import group_by_record
-from crestgate.stores.port import BatchCallback, BatchOutcomes, Member, Request
+from crestgate.stores.port import BatchCallback, BatchOutcomes, LocalStore, Member, Request
 
-__all__ = ["DEFAULT_TIMEOUT_MS", "PROBE", "RemoteStore"]
+__all__ = ["COUNTERS", "DEFAULT_TIMEOUT_MS", "PROBE", "RemoteStore", "store_title"]
 
 DEFAULT_TIMEOUT_MS = 100
 PROBE = "crestgate-probe"
 """Key and name of the counter of health probes, which is deleted again."""
+COUNTERS = "counters"
+"""The default store, in the results of probes: the one of the setting `store`."""
 
 
 class RemoteStore:
@@ -44,6 +46,10 @@ class RemoteStore:
     """Whether one of several servers may fail alone. Then a batch ends by the deadline of its oldest request, so that
     every caller gets what the others have decided."""
 
+    def title_of(self, member: Member) -> str:
+        """The title of the store that has a counter, if this is several stores."""
+        return self.title
+
     def supports(self, algorithm: Algorithm) -> bool:
         """Whether the store can decide by this algorithm (a custom one may exist in Python only)."""
         return True
@@ -63,6 +69,10 @@ class RemoteStore:
     def store_names(self) -> Sequence[str]:
         """Names of stores that a limit may have as its `store`, if this is several by name."""
         return ()
+
+    def parts(self) -> Mapping[str, LocalStore | RemoteStore]:
+        """The stores that this one consists of, by the setting of each (`stores.hot`); empty if it is a single one."""
+        return {}
 
     def counts(self) -> dict[str, int]:
         """Metrics of the store itself in this process, by name."""
@@ -128,3 +138,11 @@ def _indivisible(batch: Sequence[Request]) -> Iterator[Sequence[Request]]:
         else:
             for request in group:
                 yield [request]
+
+
+def store_title(store: object, member: Member | None = None) -> str:
+    """Where counters are, or one of them, for messages; without any password."""
+    if isinstance(store, RemoteStore):
+        return store.title if member is None else store.title_of(member)
+    path = getattr(store, "path", None)
+    return f"shared memory in {path}" if isinstance(path, str) else "the memory of this process"

@@ -19,7 +19,7 @@ from typing import final
 from crestgate.errors import ConfigError
 from crestgate.stores.multi_node import Round, RoundResults, decide_by_node
 from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Request
-from crestgate.stores.remote_store import PROBE, RemoteStore
+from crestgate.stores.remote_store import PROBE, RemoteStore, store_title
 from crestgate.stores.store_group import StoreGroup
 
 __all__ = ["ShardedStore"]
@@ -31,8 +31,6 @@ POINTS = 512
 @final
 class ShardedStore(StoreGroup):
     """Several stores by address; at least one."""
-
-    several_nodes = True
 
     def __init__(self, stores: Mapping[str, LocalStore | RemoteStore]) -> None:
         if not stores:
@@ -50,6 +48,9 @@ class ShardedStore(StoreGroup):
         """The index in `stores` of a subject's store."""
         at = bisect(self._hashes, _hash(subject.encode("utf-8", "surrogatepass")))
         return self._nodes[at % len(self._nodes)]
+
+    def title_of(self, member: Member) -> str:
+        return store_title(self.stores[self.node_of_member(member)], member)
 
     def probe_keys(self) -> list[str]:
         """One for each store; of a cluster in the list, only one node is probed."""

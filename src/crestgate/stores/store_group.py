@@ -25,6 +25,8 @@ __all__ = ["StoreGroup"]
 class StoreGroup(RemoteStore):
     """Stores by number. A subclass says what to send them."""
 
+    several_nodes = True
+
     def __init__(self, stores: Sequence[LocalStore | RemoteStore], title: str) -> None:
         self.stores = list(stores)
         self.title = title
@@ -33,6 +35,8 @@ class StoreGroup(RemoteStore):
         self.max_concurrent_batches = max(
             (store.max_concurrent_batches for store in self.stores if isinstance(store, RemoteStore)), default=1
         )
+        remote = [store for store in self.stores if isinstance(store, RemoteStore)]
+        self.max_members = min([self.max_members, *(store.max_members for store in remote)])
         self._lock = fork_safe_lock()
         self._threads: ThreadPoolExecutor | None = None
         self._closed = False

@@ -101,3 +101,17 @@ def test_failed_server_opens_its_breaker() -> None:
 
 def test_local_stores_have_no_breakers() -> None:
     assert AsyncLimiter("memory://").breakers() == {}
+
+
+def test_server_without_memory_fails_the_probe() -> None:
+    """It answers reads, and every check that counts is an error."""
+
+    async def main(redis: RedisServer) -> None:
+        async with AsyncLimiter(f"{redis.url}?timeout_ms=5000") as limiter:
+            await limiter.probe()
+            redis.cli("CONFIG", "SET", "maxmemory", "1")
+            with pytest.raises(StoreError, match="OOM"):
+                await limiter.probe()
+
+    with RedisServer() as redis:
+        asyncio.run(main(redis))

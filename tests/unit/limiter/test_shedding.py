@@ -264,6 +264,33 @@ def test_blocked_loop_fails_no_request() -> None:
     asyncio.run(scenario())
 
 
+def test_blocked_loop_does_not_extend_the_deadline_of_a_later_request() -> None:
+    async def scenario() -> None:
+        store = SlowStore(timeout=10.0)
+        tasks = Tasks(store)
+        coalescer = await tasks.start("first")
+        time.sleep(0.3)
+        await tasks.start("second")
+        assert coalescer.waiting[0][1] <= coalescer.lag.now() + store.timeout
+        await tasks.finish()
+
+    asyncio.run(scenario())
+
+
+def test_what_the_loop_computes_is_not_the_time_of_a_call() -> None:
+    async def scenario() -> None:
+        store = SlowStore(timeout=0.16)
+        tasks = Tasks(store)
+        coalescer = await tasks.start("first")
+        cpu = time.thread_time()
+        while time.thread_time() - cpu < 0.04:  # twice the floor, while the reply may be there
+            pass
+        assert await tasks.finish() == {"first": "ok"}
+        assert coalescer.call_time.seconds == 0.0
+
+    asyncio.run(scenario())
+
+
 def test_slow_calls_of_tasks_are_spaced() -> None:
     async def scenario() -> None:
         store = SlowStore(timeout=20.0, max_concurrent_batches=4)

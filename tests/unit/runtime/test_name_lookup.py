@@ -141,6 +141,24 @@ def test_lookups_in_progress_are_bounded(resolver: Resolver, look_up: Resolve) -
     assert len(resolver.asked) == 1 + MAX_LOOKUPS
 
 
+@both
+def test_lookup_without_a_thread_fails_alone(
+    resolver: Resolver, look_up: Resolve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NoThread(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(name_lookup, "Thread", NoThread)
+        with pytest.raises(NameLookupError, match="no thread to look up the name 'cache'"):
+            look_up("cache", 6379, soon())
+    assert look_up("cache", 6379, soon())
+    with monkeypatch.context() as patch:
+        patch.setattr(name_lookup, "Thread", NoThread)
+        assert look_up("cache", 6379, soon())  # the addresses from before
+
+
 def test_forked_child_looks_up_by_itself(resolver: Resolver) -> None:
     resolver.answers.clear()
     with pytest.raises(NameLookupError):

@@ -25,7 +25,7 @@ forth, but not within `min_stay_us` of its arrival: meanwhile all follow it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TypeAlias, final
 
@@ -134,11 +134,39 @@ class Carrier:
         counting = [i for i, member in enumerate(members) if member.algorithm.capacity]  # a limit of 0 has no state
         gates = {i: self._gates.of(members[i].algorithm) for i in counting}
         (reply,) = yield [(node, Request(op, [*members, *(gates[i].member(members[i].key) for i in counting)]))]
-        every = outcomes_of(reply)
-        outcomes = every[: len(members)]
-        found = dict(zip(counting, every[len(members) :], strict=True))
-        status = {i: gates[i].status(outcome) for i, outcome in found.items()}
-        missing = [i for i in counting if status[i] is not Status.HERE]
+        outcomes = {i: item for i, item in enumerate(reply[: len(members)]) if isinstance(item, Outcome)}
+        reads = zip(counting, reply[len(members) :], strict=True)
+        found = {i: item for i, item in reads if isinstance(item, Outcome)}
+        # A store may be several servers, of which one fails alone. What the others have decided counts.
+        reached = [i for i in outcomes if i in found or i not in gates]
+        if len(reached) == len(members):
+            return (yield from self._finish(node, op, members, list(outcomes.values()), found, tries))
+        results: list[Outcome | StoreError] = [_error_of(reply)] * len(members)
+        if reached:
+            finished = yield from self._finish(
+                node,
+                op,
+                [members[i] for i in reached],
+                [outcomes[i] for i in reached],
+                {position: found[i] for position, i in enumerate(reached) if i in found},
+                tries,
+            )
+            for i, result in zip(reached, finished, strict=True):
+                results[i] = result
+        return results
+
+    def _finish(
+        self,
+        node: int,
+        op: Op,
+        members: Sequence[Member],
+        outcomes: Sequence[Outcome],
+        found: Mapping[int, Outcome],
+        tries: int,
+    ) -> Steps[list[Outcome | StoreError]]:
+        """Accept what a store has decided, or acquire the counters and decide again. `found` are the gates."""
+        status = {i: self._gates.of(members[i].algorithm).status(outcome) for i, outcome in found.items()}
+        missing = [i for i, one in status.items() if one is not Status.HERE]
         if not missing:
             if op is Op.TAKE:
                 yield from self._renew(node, [(members[i], outcome) for i, outcome in found.items()])
@@ -184,8 +212,10 @@ class Carrier:
             elsewhere = [i for i, one in zip(elsewhere, there, strict=True) if one in here_too]
         if elsewhere:
             (reply,) = yield [(other, Request(op, [members[i] for i in elsewhere]))]
-            for i, outcome in zip(elsewhere, outcomes_of(reply), strict=True):
-                results[i] = outcome
+            for i, result in zip(elsewhere, reply, strict=True):
+                unmoved = node == FROM and op is Op.RESET and status[i] is Status.NONE
+                if not (unmoved and isinstance(result, StoreError)):  # if TO does not answer, it has none
+                    results[i] = result
         return results
 
     def _acquire(self, member: Member, node: int, status: Status) -> Steps[_Next]:
@@ -310,6 +340,10 @@ def _outcomes_at(node: int, reply: Reply) -> list[Outcome]:
         return outcomes_of(reply)
     except StoreError as error:
         raise _CarryError(node, error) from None
+
+
+def _error_of(reply: Reply) -> StoreError:
+    return next(item for item in reply if isinstance(item, StoreError))
 
 
 def _counter(member: Member) -> Member:

@@ -7,12 +7,13 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import final
 
 from crestgate.errors import StoreError
+from crestgate.stores.idempotency import check_record_size
 from crestgate.stores.migrating.carrier import FROM, MIN_STAY_US, TO, Carrier
 from crestgate.stores.migrating.share import Share
 from crestgate.stores.migrating.steps import Steps, as_rounds, run_together
 from crestgate.stores.multi_node import Round, RoundResults, decide_by_node, failed_outcomes
 from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Op, Outcome, PartialStoreError, Request
-from crestgate.stores.remote_store import PROBE, RemoteStore
+from crestgate.stores.remote_store import PROBE, RemoteStore, store_title
 from crestgate.stores.store_group import StoreGroup
 
 __all__ = ["MigratingStore"]
@@ -48,6 +49,13 @@ class MigratingStore(StoreGroup):
         """Where a counter is meant to be."""
         share = self.share
         return TO if share.has_limit(member.algorithm) and share.has_subject(member.key) else FROM
+
+    def title_of(self, member: Member) -> str:
+        """Of the store in which the counter is looked for first."""
+        return store_title(self.stores[self.carrier.node_of(member)], member)
+
+    def parts(self) -> dict[str, LocalStore | RemoteStore]:
+        return {"migrate.from": self.stores[FROM], "migrate.to": self.stores[TO]}
 
     def probe_keys(self) -> list[str]:
         """Reaching one store is enough where all subjects are in one."""
@@ -96,7 +104,26 @@ class MigratingStore(StoreGroup):
             _log.warning("a store of the migration is unreachable: %s", error)
 
     def rounds(self, batch: Sequence[Request]) -> Generator[Round, RoundResults, BatchOutcomes]:
-        return as_rounds(self._decide(batch, 0))
+        return as_rounds(self._decide_pieces(batch))
+
+    def _decide_pieces(self, batch: Sequence[Request]) -> Steps[BatchOutcomes]:
+        """One caller may send a batch that is too large. What is carried must not be split by the stores."""
+        pieces = self.pieces(batch)
+        if len(pieces) == 1:
+            return (yield from self._decide(batch, 0))
+        check_record_size(batch)
+        decided: BatchOutcomes = []
+        outcomes: list[Sequence[Outcome | StoreError]] = []
+        for piece in pieces:
+            try:
+                replies = yield from self._decide(piece, 0)
+                decided += replies
+                outcomes += replies
+            except PartialStoreError as error:
+                outcomes += error.outcomes
+        if len(decided) < len(outcomes):
+            raise PartialStoreError(outcomes)
+        return decided
 
     def _decide(self, batch: Sequence[Request], tries: int) -> Steps[BatchOutcomes]:
         takes = [member for request in batch if request.op in _DECISIONS for member in request.members]

@@ -14,7 +14,9 @@ from crestgate.core.algorithms import build
 from crestgate.stores.memory import MemoryStore
 from crestgate.stores.migrating.share import Share
 from crestgate.stores.migrating.store import MigratingStore
-from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Op, Request, Store
+from crestgate.stores.named import NamedStoreGroup
+from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Op, Outcome, PartialStoreError, Request, Store
+from crestgate.stores.sharded import ShardedStore
 from crestgate.testing import FakeClock, StoreConformance, read_vectors, vector_mismatches
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "vectors.jsonl"
@@ -60,9 +62,12 @@ class Breakable(LocalStore):
         self.timeout = 0.0
         self.broken = False
         self.calls = 0
+        self.largest = 0
+        """Members of the largest batch."""
 
     def apply(self, batch: Sequence[Request]) -> BatchOutcomes:
         self.calls += 1
+        self.largest = max(self.largest, sum(len(request.members) for request in batch))
         if self.broken:
             raise StoreError("does not answer")
         return self.inner.apply(batch)
@@ -193,6 +198,60 @@ def test_reset_and_settling_reach_a_counter_that_moved() -> None:
 
 def test_a_blocking_limit_blocks() -> None:
     assert Pair().limiter(100).check("user:1", "0/hour").reason == "blocked"
+
+
+def test_reachable_part_of_a_chain_binds_where_a_store_is_several() -> None:
+    clock = FakeClock(1_700_000_000)
+    servers = {"a": Breakable(clock), "b": Breakable(clock)}
+    sharded = ShardedStore(servers)
+    keys = {sharded.node_of(key): key for key in map(str, range(100))}
+    limits = build(Limit.parse("5/hour"), "five"), build(Limit.parse("3/hour"), "three")
+    store = MigratingStore(sharded, Breakable(clock), Share(percent=0))
+    chain = Request(Op.TAKE, [Member(keys[node], limit, 1) for node, limit in enumerate(limits)])
+    for _ in range(3):
+        assert all(outcome.decision.allowed for outcome in store.apply([chain])[0])
+    servers["a"].broken = True
+    with pytest.raises(PartialStoreError) as failure:
+        store.apply([chain])
+    lost, denied = failure.value.outcomes[0]
+    assert isinstance(lost, StoreError)
+    assert isinstance(denied, Outcome)
+    assert not denied.decision.allowed
+
+
+def test_reset_without_the_new_store() -> None:
+    pair = Pair()
+    pair.new.broken = True
+    limiter = pair.limiter(0)
+    limiter.check("user:1", "10/hour")
+    limiter.reset("user:1", "10/hour")
+    assert limiter.peek("user:1", "10/hour").remaining == 10
+    pair.new.broken = False
+    moved = pair.limiter(100)
+    moved.check("user:1", "10/hour")
+    pair.new.broken = True
+    with pytest.raises(StoreError):
+        limiter.reset("user:1", "10/hour")  # it is in the new store
+
+
+def test_large_batch_is_split_before_it_is_carried() -> None:
+    """A store that split it would do so between a reset and an enter."""
+    pair = Pair()
+    there, back = pair.limiter(100), pair.limiter(0)
+    checks = [(f"user:{number}", "10/hour") for number in range(250)]
+    assert {decision.remaining for decision in there.check_many(checks)} == {9}
+    pair.old.largest = 0
+    assert [decision.remaining for decision in back.check_many(checks)] == [8] * 250
+    assert pair.old.largest <= 500
+    pair.new.broken = True
+    assert {decision.reason for decision in there.check_many(checks)} == {"fail_closed"}
+
+
+def test_group_has_the_smallest_batches_of_its_stores() -> None:
+    clock = FakeClock(1_700_000_000)
+    group = NamedStoreGroup(migrating(clock, 50), {"hot": MemoryStore(clock=clock)})
+    assert group.max_members == migrating(clock, 50).max_members < 500
+    assert group.several_nodes
 
 
 def test_share_is_stable_and_grows() -> None:
