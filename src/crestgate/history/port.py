@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-__all__ = ["MAX_POINTS", "MAX_SUBJECTS", "MAX_USES", "History", "Step", "SubjectUsage", "UsagePoint"]
+__all__ = ["MAX_POINTS", "MAX_SUBJECTS", "MAX_USES", "History", "Step", "SubjectPoint", "SubjectUsage", "UsagePoint"]
 
 Step = Literal["minute", "hour"]
 MAX_SUBJECTS = 100
@@ -41,6 +41,15 @@ class UsagePoint:
     denied: int
     shadowed: int
     """Would have been denied by a rule in shadow mode."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectPoint:
+    """Decisions on one subject within the minute, or the hour, that begins at `at_us`."""
+
+    at_us: int
+    allowed: int
+    denied: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,9 @@ class History(Protocol):
     def top(self, since_us: int, until_us: int, limit: int = 10) -> list[SubjectUsage]:
         """The subjects with the highest counts in that time, in descending order. Whole hours are read as hours, which
         is fast; the rest at both ends, as minutes."""
+
+    def subject(self, since_us: int, until_us: int, step: Step, subject: str) -> list[SubjectPoint]:
+        """The minutes or hours, as `usage` has them, in which this subject was among those that are kept, by time."""
 
     def add_uses(self, uses: Mapping[str, int]) -> None:
         """Store when counters were last used, in microseconds since the epoch, by a name of at most 64 characters. Of

@@ -24,7 +24,7 @@ from crestgate.databases.redis_client import open_client
 from crestgate.databases.shared_redis_client import OpenClient, SharedRedisClient
 from crestgate.errors import StoreClosedError
 from crestgate.history.names import decode_name, encode_name, merge_counts
-from crestgate.history.port import MAX_SUBJECTS, MAX_USES, Step, SubjectUsage, UsagePoint
+from crestgate.history.port import MAX_SUBJECTS, MAX_USES, Step, SubjectPoint, SubjectUsage, UsagePoint
 from crestgate.history.spans import (
     HOUR,
     MINUTE,
@@ -157,6 +157,17 @@ class RedisHistory:
                     known[1] += denied
         first = sorted(sums.items(), key=lambda item: (-sum(item[1]), item[0]))[: max(limit, 0)]
         return [SubjectUsage(decode_name(name), allowed, denied) for name, (allowed, denied) in first]
+
+    def subject(self, since_us: int, until_us: int, step: Step, subject: str) -> list[SubjectPoint]:
+        self._check_open()
+        seconds = SECONDS[step]
+        name = encode_name(subject)
+        points: list[SubjectPoint] = []
+        for second, fields in self._hashes(Span(seconds, begin_us(since_us, seconds), until_us), self._top, name):
+            for allowed, denied in _counts(fields, b"ad").values():
+                points.append(SubjectPoint(second * _US, allowed, denied))
+        check_points(len(points))
+        return points
 
     def add_uses(self, uses: Mapping[str, int]) -> None:
         self._check_open()

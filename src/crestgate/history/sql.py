@@ -20,7 +20,7 @@ from crestgate.databases.names import short_name
 from crestgate.databases.transactions import SqlConflictError, Transactions
 from crestgate.errors import StoreClosedError
 from crestgate.history.names import decode_name, encode_name, merge_counts
-from crestgate.history.port import MAX_POINTS, MAX_SUBJECTS, MAX_USES, Step, SubjectUsage, UsagePoint
+from crestgate.history.port import MAX_POINTS, MAX_SUBJECTS, MAX_USES, Step, SubjectPoint, SubjectUsage, UsagePoint
 from crestgate.history.spans import (
     HOUR,
     MINUTE,
@@ -103,6 +103,18 @@ class SqlHistory:
         query = query.group_by(table.c.subject).order_by((allowed + denied).desc(), table.c.subject).limit(limit)
         rows = self._read(lambda connection: connection.execute(query).all())
         return [SubjectUsage(decode_name(name), int(yes), int(no)) for name, yes, no in rows]
+
+    def subject(self, since_us: int, until_us: int, step: Step, subject: str) -> list[SubjectPoint]:
+        seconds = SECONDS[step]
+        table = usage_subjects
+        span = Span(seconds, begin_us(since_us, seconds), until_us)
+        query = select(table.c.at_us, table.c.allowed, table.c.denied).where(
+            self._within(table, span), table.c.subject == encode_name(subject)
+        )
+        query = query.order_by(table.c.at_us).limit(MAX_POINTS + 1)
+        rows = self._read(lambda connection: connection.execute(query).all())
+        check_points(len(rows))
+        return [SubjectPoint(row.at_us, row.allowed, row.denied) for row in rows]
 
     def add_uses(self, uses: Mapping[str, int]) -> None:
         self._check_open()

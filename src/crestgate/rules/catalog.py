@@ -134,6 +134,9 @@ class Catalog:
                 state.source.title,
                 revision,
             )
+        if _only_keys_differ(earlier, state.snapshot):
+            _log.info("API keys changed: %s", state.source.title)
+            return Reloaded(0, 0)  # nothing to say about rules
         return Reloaded(before, len(state.snapshot.rules))
 
     def _apply(self, state: SourceState, loaded: Loaded) -> None:
@@ -195,6 +198,13 @@ def _log_unreadable(state: SourceState, earlier: SourceSnapshot) -> None:
         more = f" and {len(good) - MAX_NAMED:,} more" if len(good) > MAX_NAMED else ""
         names = ", ".join(good[:MAX_NAMED]) + more
         _log.warning("stored rules can be used again, or were deleted: %s: %s", title, names)
+
+
+def _only_keys_differ(earlier: SourceSnapshot, later: SourceSnapshot) -> bool:
+    """Whether API keys were created, changed or revoked, and nothing else."""
+    return earlier.keys != later.keys and all(
+        getattr(earlier, name) == getattr(later, name) for name in ("rules", "tiers", "plans", "defaults", "unreadable")
+    )
 
 
 def _located(title: str, snapshot: SourceSnapshot, name: tuple[str, str]) -> str:

@@ -28,6 +28,7 @@ from crestgate.rules.compat.clients import ClientLimit, client_limit_of
 from crestgate.rules.compat.policies import Policy, policy_of
 from crestgate.rules.compat.rule_ids import derived_id, derived_id_prefix, shorten
 from crestgate.rules.diff import Difference, all_records, compare
+from crestgate.rules.overrides import override_id, overrides_in, overrides_of
 from crestgate.rules.port import Actor, Changes, Edit, Kind, Record, Repository, UnreadableRecord
 from crestgate.rules.records import POLICY_IDS, edit_of, last_number_of, read_plan, rule_of
 from crestgate.rules.rule import ANY, MAX_TIER_BYTES, Rule, is_tier
@@ -149,10 +150,11 @@ class Editor:
                 f"an override must last more than 0 seconds, {MAX_OVERRIDE_SECONDS} at most, not {seconds}",
                 field="seconds",
             )
+        rule_id = override_id(user, base)
         rule = replace(
             base,
-            rule_id=derived_id("override", user, base.counter),
-            name=f"override of {base.rule_id} for {shorten(user)}",
+            rule_id=rule_id,
+            name=base.name if rule_id == base.rule_id else f"override of {base.rule_id} for {shorten(user)}",
             identifier=user,
             tier=base.tier if base.identifier == user else ANY,  # at least as specific as the base
             limit=limit,
@@ -160,7 +162,27 @@ class Editor:
             origin=None,
             expires_us=self._now_us() + round(seconds * 1_000_000),
         )
-        return self._put(rule)
+        # One that was made through another rule of the slot, or has the id of an older version.
+        others = [
+            Edit("rule", one.rule_id, None, one.version)
+            for one in overrides_of(self._repository, user)
+            if one.counter == rule.counter and one.rule_id != rule_id
+        ]
+        return self._put(rule, others=others)
+
+    def undo_override(self, user: str, rule_id: str, base: Rule | None = None) -> Rule:
+        """End an override now: that of the rule with this id, or the override with this id itself. With the rule as
+        `base` it is also found by its slot. Returns what was deleted; NotFoundError if none is in force. The counters
+        are kept."""
+        found = overrides_in(overrides_of(self._repository, user), self._now_us())
+        names = (rule_id, derived_id("override", user, rule_id))
+        chosen = next((one for one in found if one.rule_id in names), None)
+        if chosen is None and base is not None:
+            chosen = next((one for one in found if one.counter == base.counter), None)
+        if chosen is None:
+            raise NotFoundError(f"user {user!r} has no override of rule {rule_id!r}")
+        self._write([Edit("rule", chosen.rule_id, None, chosen.version)])
+        return chosen
 
     def put_plan(self, name: str, limits: object, *, create: bool | None = None) -> tuple[str, ...]:
         """Write a plan: `create` a new one, replace an existing one, or (None) either."""
@@ -296,9 +318,10 @@ class Editor:
         record = self._repository.get(edit.kind, edit.id)
         return record.version if record is not None else 0
 
-    def _put(self, rule: Rule, expected: int | None = None) -> Rule:
+    def _put(self, rule: Rule, expected: int | None = None, others: Sequence[Edit] = ()) -> Rule:
+        """Write a rule, and `others` with it."""
         rule = _valid(rule)
-        (record,) = self._write([edit_of(rule, expected)])
+        record = self._write([edit_of(rule, expected), *others])[0]
         assert record is not None
         return replace(
             rule,

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from crestgate.errors import Problem
+from crestgate.rules.timestamps import format_timestamp
 
 __all__ = [
     "AUDIT_DAYS",
@@ -137,6 +138,19 @@ class AuditEntry:
     id: str = ""
     """Its position in the log, in the repository's own format: a later entry of one repository has a greater one,
     compared by length and then as text. Empty until it is stored."""
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "id": self.id,
+            "at": format_timestamp(self.at_us),
+            "actor": self.actor,
+            "address": self.address,
+            "action": self.action,
+            "subject": self.subject,
+            "before": None if self.before is None else dict(self.before),
+            "after": None if self.after is None else dict(self.after),
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from crestgate.rules.matching.trie import Trie, TrieEditor
 from crestgate.rules.rule import ANY, Rule
 from crestgate.rules.rule_table import CachedMatch, RequestShape, RuleTable
 
-__all__ = ["DEFAULT_TIER", "Defaults", "ResolvedRule", "RuleSet", "check_text"]
+__all__ = ["DEFAULT_TIER", "MAX_VALUE_BYTES", "Defaults", "ResolvedRule", "RuleSet", "check_text"]
 
 DEFAULT_TIER = "free"
 MAX_VALUE_BYTES = 1024
@@ -202,13 +202,24 @@ class RuleSet:
 
     def for_user(self, user: str, now_us: int) -> list[ResolvedRule]:
         """The rules of dimension `user` that win for a user, on any path and method, including shadow rules."""
-        subject = "user:" + check_text("user", user)
-        tier = self.tiers.get(user, DEFAULT_TIER)
+        return self.for_subject("user", user, now_us)
+
+    def for_subject(self, dimension: str, identifier: str, now_us: int) -> list[ResolvedRule]:
+        """The same of another dimension whose rules have identifiers; clients and keys without own rules get the
+        defaults."""
+        text = check_text(dimension, identifier)
+        subject = f"{dimension}:{subject_address(text) if dimension == 'ip' else text}"
+        tier = self.tiers.get(identifier, DEFAULT_TIER) if dimension == "user" else DEFAULT_TIER
         best: dict[str, CompiledRule] = {}
         for entry in self.entries.values():
-            if entry.dimension == "user" and (entry.subject is None or entry.subject == subject):
+            if entry.dimension == dimension and (entry.subject is None or entry.subject == subject):
                 _compete(best, [entry], tier, entry.method, now_us)
-        chosen = [(counter_key(entry, {"user": subject}), entry) for entry in best.values()]
+        if dimension == "client" and not self.knows_client(identifier, now_us):
+            for entry in self.default_clients:
+                best.setdefault(entry.counter, entry)
+        if dimension == "key" and not any(map(_is_policy, best.values())):
+            best[self.default_policy.counter] = self.default_policy
+        chosen = [(counter_key(entry, {dimension: subject}), entry) for entry in best.values()]
         chosen.sort(key=_order)
         return chosen
 

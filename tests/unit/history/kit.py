@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from crestgate.errors import StoreClosedError
-from crestgate.history.port import MAX_SUBJECTS, History, SubjectUsage, UsagePoint
+from crestgate.history.port import MAX_SUBJECTS, History, SubjectPoint, SubjectUsage, UsagePoint
 
 __all__ = ["DAY_US", "HOUR_US", "MINUTE_US", "NOON", "HistoryKit", "Opener"]
 
@@ -156,6 +156,20 @@ class HistoryKit:
         assert [found.subject for found in history.top(NOON, NOON + DAY_US)] == ["a", "b", "c", "d"]
         assert history.top(NOON, NOON + DAY_US, 0) == []
         assert history.top(NOON + DAY_US, NOON) == []
+
+    def test_one_subject_over_time(self, history: History) -> None:
+        history.add(NOON, {}, {"user:42": (3, 1), "user:4": (9, 9)})
+        history.add(NOON + 2 * MINUTE_US, {}, {"user:42": (1, 0)})
+        history.add(NOON + HOUR_US, {}, {"user:42": (5, 5)})
+        assert history.subject(NOON + 1, NOON + HOUR_US, "minute", "user:42") == [
+            SubjectPoint(NOON, 3, 1),
+            SubjectPoint(NOON + 2 * MINUTE_US, 1, 0),
+        ]
+        assert history.subject(NOON, NOON + DAY_US, "hour", "user:42") == [
+            SubjectPoint(NOON, 4, 1),
+            SubjectPoint(NOON + HOUR_US, 5, 5),
+        ]
+        assert history.subject(NOON, NOON + DAY_US, "hour", "user:nobody") == []
 
     def test_minutes_at_the_ends_of_whole_hours_count_once(self, history: History) -> None:
         for minute in range(-2, 182):

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from crestgate.rules.catalog import Catalog
-from crestgate.rules.port import Changes, Edit, Record
+from crestgate.rules.port import Actor, Changes, Edit, Record
 from crestgate.rules.records import edit_of
 from crestgate.rules.ruleset import RuleSet
 from unit.rules.cases import one_rule
@@ -216,6 +216,16 @@ def test_changes_are_logged_and_an_empty_rule_set_is_a_warning(caplog: pytest.Lo
         ("INFO", "rules reloaded: the source: 0 before, 1 now"),
         ("WARNING", "rules reloaded: the source: 1 before, 0 now"),
     ]
+
+
+def test_changed_api_key_is_not_logged_as_a_change_of_rules(caplog: pytest.LogCaptureFixture) -> None:
+    source = FakeSource()
+    source.put("a user")
+    with catalog_of(source) as catalog, caplog.at_level(logging.INFO, "crestgate"):
+        source.write([Edit("key", "3f9c02d17ab4", {"name": "ops"})], Actor("alice"))
+        catalog.refresh()
+        assert list(catalog.keys) == ["3f9c02d17ab4"]
+    assert [record.getMessage() for record in caplog.records] == ["API keys changed: the source"]
 
 
 def test_close_ends_the_thread_and_keeps_the_rules() -> None:

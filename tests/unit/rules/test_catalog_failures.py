@@ -98,8 +98,8 @@ def test_invalid_record_does_not_keep_the_others_out(
         assert [(one.kind, one.id) for one in catalog.unreadable] == [(broken.kind, broken.id)]
         assert (catalog.failures, catalog.reload_problem) == (0, None)
         catalog.refresh()
-        catalog.reload()
         source.put("d global on=/d")
+        catalog.reload()
         until(lambda: "d" in ids(catalog))
         (record,) = caplog.records
         assert record.levelname == "ERROR", "logged once"

@@ -73,6 +73,7 @@ class CheckService:
         self.ceiling = ceiling
         self.tracer = tracer
         self.reports_remaining = dependencies.settings.metrics.tokens_remaining
+        self.traffic = dependencies.traffic
         self.is_fast = tracer is None and dependencies.limiter.is_local
         """Whether most results are there at once."""
         self.slice = MEMBER_SLICE if dependencies.limiter.is_local else REMOTE_SLICE
@@ -294,10 +295,13 @@ class CheckService:
         """Count decisions, and build their answers. `now_us` is from before they were made: what is counted from it
         ends at whole seconds, and would else be reported a second late."""
         self.metrics.set_time(now_us)
+        traffic = self.traffic
         answers: list[DecisionBody] = []
         for i in range(len(checks)):
             self.count(call, pending[i], decisions[i])
             self.record_names(checks[i], now_us)
+            if traffic is not None:
+                traffic.record_check(checks[i], now_us)
             answers.append(answer_of(decisions[i], now_us))
         return answers
 

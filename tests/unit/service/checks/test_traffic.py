@@ -1,0 +1,88 @@
+"""The recorder of recent checks: bounded, sampled by subject, without secrets."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from crestgate.core.context import RequestContext
+from crestgate.service.checks.schemas import CheckBody, ContextBody
+from crestgate.service.checks.traffic import MAX_MINUTES, TrafficRecorder
+
+NOW = 1_700_000_000_000_000
+SECOND = 1_000_000
+HOUR = MAX_MINUTES * 60 * SECOND
+
+
+def test_every_form_of_a_check_under_rules_is_recorded() -> None:
+    recorder = TrafficRecorder(100, NOW)
+    recorder.record_check(CheckBody(context=ContextBody(user="a", path="/x"), cost=3), NOW)
+    recorder.record_check(CheckBody(dimension="IP", identifier="10.0.0.1", endpoint="/y", method="GET"), NOW + 1)
+    recorder.record_check(CheckBody(key="k"), NOW + 2)
+    recorder.record_check(CheckBody(key="k", plans=["gold"]), NOW + 3)
+    rows = recorder.records(NOW).rows
+    assert [(row[0] - NOW, row[1], *row[3:]) for row in rows] == [
+        (0, 3, None, "a", None, None, "/x", None, None, None),
+        (1, 1, "10.0.0.1", None, None, None, "/y", "GET", None, None),
+        (2, 1, None, None, None, None, None, None, None, "k"),
+    ]
+
+
+def test_api_keys_are_digests() -> None:
+    recorder = TrafficRecorder(100, NOW)
+    recorder.record(RequestContext(api_key="secret", client="secret"), 1, NOW)
+    [row] = recorder.records(NOW).rows
+    assert row[5] == row[6] == "sha256:ca195b975018"
+    assert "secret" not in row
+
+
+def test_full_recorder_keeps_whole_subjects() -> None:
+    recorder = TrafficRecorder(1000, NOW)
+    sent: Counter[str] = Counter()
+    for number in range(8000):
+        user = f"user-{number * 7919 % 400}"
+        sent[user] += 1
+        recorder.record(RequestContext(user=user), 1, NOW + number * 1000)
+    recorded = recorder.records(NOW)
+    assert len(recorder.entries) < 1000
+    assert recorded.bits >= 3
+    seen = Counter(row[4] for row in recorded.rows)
+    assert 0 < len(seen) < 150
+    assert all(seen[user] == sent[str(user)] for user in seen)
+
+
+def test_sample_grows_again_when_traffic_falls_and_readers_use_the_smallest() -> None:
+    recorder = TrafficRecorder(1000, NOW)
+    for number in range(4000):
+        recorder.record(RequestContext(user=f"user-{number}"), 1, NOW + number)
+    bits = recorder.bits
+    assert bits >= 2
+    later = NOW + HOUR + 61 * SECOND
+    recorder.record(RequestContext(user="user-0"), 1, later)
+    for number in range(200):
+        recorder.record(RequestContext(user=f"user-{number}"), 1, later + number * 61 * SECOND)
+    assert recorder.bits == 0
+    now = later + 200 * 61 * SECOND
+    assert recorder.records(now - 10 * SECOND).bits == 0
+    assert recorder.records(now - HOUR).bits == 0, "the small sample is more than an hour ago"
+    assert recorder.records(NOW).bits == bits
+
+
+def test_one_subject_alone_cannot_grow_it() -> None:
+    recorder = TrafficRecorder(100, NOW)
+    for number in range(1000):
+        recorder.record(RequestContext(user="a"), 1, NOW + number)
+    assert len(recorder.entries) <= 100
+
+
+def test_long_values_are_counted_and_not_recorded() -> None:
+    recorder = TrafficRecorder(100, NOW)
+    recorder.record(RequestContext(user="a" * 129), 1, NOW)
+    recorder.record(RequestContext(user="a", path="/" + "a" * 512), 1, NOW)
+    assert (len(recorder.entries), recorder.records(NOW).skipped) == (0, 2)
+
+
+def test_old_records_are_dropped() -> None:
+    recorder = TrafficRecorder(100, NOW)
+    recorder.record(RequestContext(user="a"), 1, NOW)
+    recorder.record(RequestContext(user="b"), 1, NOW + HOUR + 2 * 60 * SECOND)
+    assert len(recorder.entries) == 1
