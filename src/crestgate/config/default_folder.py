@@ -10,10 +10,13 @@ The counters are in shared memory where the system has it (Linux), else in a SQL
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import stat
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 from urllib.parse import quote
 
 from crestgate.errors import StoreError
@@ -27,12 +30,18 @@ __all__ = [
     "has_default_rules",
     "has_default_store",
     "make_default_folder",
+    "read_service_file",
+    "write_service_file",
 ]
 
 FOLDER = ".crestgate"
 COUNTERS = "counters"
 COUNTERS_DATABASE = "counters.db"
 RULES = "rules.db"
+SERVICE = "service.json"
+"""Where the service that runs in this folder listens, and where its workers publish their state."""
+MAX_SERVICE_FILE = 10_000
+"""Characters."""
 _HAS_OWNERS = hasattr(os, "geteuid")
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -91,7 +100,7 @@ def check_default_folder() -> None:
         _check_mode(folder, status, "folder")
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name.startswith((COUNTERS, RULES)):
+                if entry.name.startswith((COUNTERS, RULES, SERVICE)):
                     with suppress(FileNotFoundError):  # SQLite removes its -wal with the last connection
                         _check_file(entry.path, entry.stat(follow_symlinks=False))
     except FileNotFoundError:
@@ -100,6 +109,40 @@ def check_default_folder() -> None:
         raise StoreError(
             f"cannot read the folder {folder}: {error.strerror}; run this as its owner, or set store and rules_store"
         ) from error
+
+
+def write_service_file(url: str, snapshots: str) -> Callable[[], None]:
+    """Let commands in this folder find the running service; returns what removes it again. Does nothing without the
+    folder: such a service has its own stores, and commands name its --url."""
+    if not os.path.isdir(FOLDER):
+        return lambda: None
+    path = _path(SERVICE)
+    content = json.dumps({"pid": os.getpid(), "url": url, "snapshots": snapshots})
+    new = f"{path}.{os.getpid()}.new"
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write(content)
+    os.replace(new, path)
+
+    def remove() -> None:
+        with suppress(OSError):
+            if _read(path) == content:  # not that of a service which was started later
+                os.unlink(path)
+
+    return remove
+
+
+def read_service_file() -> dict[str, Any] | None:
+    """What the service in this folder has written, if any. It may have been killed since."""
+    try:
+        found = json.loads(_read(_path(SERVICE)))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("snapshots"), str) else None
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read(MAX_SERVICE_FILE)
 
 
 def _check_file(path: str, status: os.stat_result) -> None:

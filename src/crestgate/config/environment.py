@@ -19,7 +19,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from crestgate.config.envoy import Envoy
-from crestgate.config.observability import PRESSURE, Logs, Metrics, Tracing
+from crestgate.config.observability import PRESSURE, Logs, Metrics, Tracing, Traffic
 from crestgate.config.section import field_names
 from crestgate.config.server import ServerLimits, ServerSettings, Tls
 from crestgate.config.stores import MIGRATE
@@ -55,6 +55,7 @@ NESTED_FIELDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("metrics",): field_names(Metrics),
     ("logs",): field_names(Logs),
     ("tracing",): field_names(Tracing),
+    ("traffic",): field_names(Traffic),
     ("pressure",): PRESSURE,
     ("envoy",): field_names(Envoy),
     ("migrate",): MIGRATE,

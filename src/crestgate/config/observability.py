@@ -4,6 +4,7 @@ headers: {ratelimit: true, x_ratelimit: true, retry_after: true, reset: seconds}
 metrics: {prefix: crestgate, tokens_remaining: false}
 logs: {level: info, format: json, keys: hashed, requests: admin}
 tracing: {enabled: false}
+traffic: {record: true, max_requests: 20000}
 pressure: {webhook: https://example.org/pressure}
 """
 
@@ -26,11 +27,13 @@ __all__ = [
     "Logs",
     "Metrics",
     "Tracing",
+    "Traffic",
     "is_http_url",
     "read_headers",
     "read_logs",
     "read_metrics",
     "read_tracing",
+    "read_traffic",
     "read_webhook",
 ]
 
@@ -43,6 +46,8 @@ KEYS: tuple[LogKeys, ...] = ("hashed", "plain")
 LogRequests = Literal["admin", "all", "none"]
 REQUESTS: tuple[LogRequests, ...] = ("admin", "all", "none")
 PRESSURE = ("webhook",)
+MAX_RECORDED = 100_000
+"""Records of one worker: they are sampled again in one turn of its event loop when there are too many."""
 _PREFIX = re.compile("[a-zA-Z_][a-zA-Z0-9_]{0,63}")
 
 
@@ -72,6 +77,14 @@ class Tracing:
     """Whether to create OpenTelemetry spans."""
 
     enabled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Whether recent checks are recorded for `POST /api/v1/simulate`, and how many in each worker."""
+
+    record: bool = True
+    max_requests: int = 20_000
 
 
 def read_headers(fields: Fields, name: str) -> HeaderStyle:
@@ -107,6 +120,15 @@ def read_logs(fields: Fields, name: str) -> Logs:
 
 def read_tracing(fields: Fields, name: str) -> Tracing:
     return Tracing(section(fields, name, field_names(Tracing)).boolean("enabled", False))
+
+
+def read_traffic(fields: Fields, name: str) -> Traffic:
+    default = Traffic()
+    inner = section(fields, name, field_names(Traffic))
+    return Traffic(
+        inner.boolean("record", default.record),
+        inner.integer("max_requests", default.max_requests, minimum=100, maximum=MAX_RECORDED),
+    )
 
 
 def read_webhook(fields: Fields, name: str) -> str | None:

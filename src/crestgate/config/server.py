@@ -14,6 +14,8 @@ server:
   limits: {reads: 1000/minute, writes: 100/minute, checks: 100000/second, failed_logins: 10/minute}
   insecure: false                           # listen beyond loopback without keys
   shutdown_seconds: 10                      # for requests in flight
+  ready_without_store: true                 # /readyz without stores; default: unless on_store_error: closed
+  store_wait_seconds: 60                    # at startup, for stores that are unreachable; default: 0
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ Checks = Literal["open", "key"]
 CHECKS: tuple[Checks, ...] = ("open", "key")
 MAX_WORKERS = 512
 MIN_SHUTDOWN, MAX_SHUTDOWN = 0.1, 3600
+MIN_STORE_WAIT, MAX_STORE_WAIT = 1, 3600
 _ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.]+(?:%[\w.~-]+)?)\]|([^\[\]:/@\s]+)):([0-9]{1,5})")
 
 
@@ -90,6 +93,10 @@ class ServerSettings:
     limits: ServerLimits = ServerLimits()
     insecure: bool = False
     shutdown_seconds: float = 10.0
+    ready_without_store: bool | None = None
+    """Whether /readyz returns 200 while a store is unreachable. None: see observability/health.py."""
+    store_wait_seconds: float = 0.0
+    """How long a start waits for stores that are unreachable."""
 
 
 def read_server(fields: Fields, name: str) -> ServerSettings:
@@ -110,9 +117,17 @@ def read_server(fields: Fields, name: str) -> ServerSettings:
         _server_limits(inner, "limits"),
         inner.boolean("insecure", default.insecure),
         float(inner.seconds("shutdown_seconds", default.shutdown_seconds, minimum=MIN_SHUTDOWN, maximum=MAX_SHUTDOWN)),
+        inner.boolean("ready_without_store", False) if inner.has("ready_without_store") else None,
+        _store_wait(inner, "store_wait_seconds"),
     )
     _report_same_addresses(inner, server)
     return server
+
+
+def _store_wait(fields: Fields, name: str) -> float:
+    if fields.values.get(name) == 0 and not isinstance(fields.values[name], bool):
+        return 0.0
+    return float(fields.seconds(name, 0.0, minimum=MIN_STORE_WAIT, maximum=MAX_STORE_WAIT))
 
 
 def _report_same_addresses(fields: Fields, server: ServerSettings) -> None:

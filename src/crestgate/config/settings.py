@@ -8,7 +8,7 @@ fallback_instances: 1                     # that share out limits under local
 refresh_seconds: 1                        # poll interval for changed rules
 mode: service                             # or embedded
 server: {http: "127.0.0.1:8080", grpc: "127.0.0.1:8081", workers: 4}       # and more: see server.py
-headers: {reset: epoch}                   # and metrics, logs, tracing, pressure: see observability.py
+headers: {reset: epoch}                   # and metrics, logs, tracing, traffic, pressure: see observability.py
 deprecated: […]                           # deprecated endpoints: see deprecations.py
 envoy: {config: envoy.d}                  # limits on Envoy's descriptors: see envoy.py
 include: [limits.yaml, conf.d]            # files and folders, relative to this file
@@ -29,10 +29,12 @@ from crestgate.config.observability import (
     Logs,
     Metrics,
     Tracing,
+    Traffic,
     read_headers,
     read_logs,
     read_metrics,
     read_tracing,
+    read_traffic,
     read_webhook,
 )
 from crestgate.config.server import Address, ServerLimits, ServerSettings, Tls, read_server
@@ -62,6 +64,7 @@ __all__ = [
     "Settings",
     "Tls",
     "Tracing",
+    "Traffic",
     "load_settings",
 ]
 
@@ -99,6 +102,7 @@ class Settings:
     """The descriptor files as they were read."""
     fallback_instances: int = 1
     """How many of these share out each limit under the policy `local`; the workers of a service count as one."""
+    traffic: Traffic = field(default_factory=Traffic)
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -162,6 +166,7 @@ def load_settings(path: str | None, environ: Mapping[str, str]) -> Settings:
         fields.has("store") or fields.has("migrate"),
         descriptor_files,
         fields.integer("fallback_instances", 1, minimum=1, maximum=MAX_FALLBACK_INSTANCES),
+        read_traffic(fields, "traffic"),
     )
     problems += unknown_stores(files.stores_used, fields)
     problems = in_order([*files.problems, *map(main.locate, settings_problems.entries), *problems], files)

@@ -24,6 +24,7 @@ from crestgate.errors import Problem, ValidationError
 from crestgate.loader.background_refresh import REFRESH_SECONDS, BackgroundRefresh, Reloaded, ReloadMessages
 from crestgate.loader.document import digest_of, stamp_of
 from crestgate.loader.file_reloader import FileReloader, PathState
+from crestgate.service.certificate_expiry import expiry_of
 from crestgate.service.grpc.transport.tls import create_tls_context
 from crestgate.service.http.tls import create_http_context
 
@@ -50,8 +51,10 @@ class CertificateFiles:
 
     contexts: TlsContexts | None = None
     """None if there are problems."""
-    fingerprint: str = ""
+    fingerprint: str = "unknown"
     """SHA-256 of the certificate, as `openssl x509 -fingerprint -sha256` shows it."""
+    expires_at: int | None = None
+    """Unix time at which the certificate expires; None if it is in a form that cannot be read for that."""
     problems: list[Problem] = field(default_factory=list)
     states: dict[str, PathState] = field(default_factory=dict)
     digests: dict[str, bytes | None] = field(default_factory=dict)
@@ -71,7 +74,10 @@ def read_certificates(tls: Tls) -> CertificateFiles:
     try:
         http = create_http_context(tls.certificate, tls.key)
         files.contexts = TlsContexts(http, create_tls_context(tls.certificate, tls.key, tls.grpc_client_ca))
-        files.fingerprint = _fingerprint(tls.certificate)
+        der = _first_certificate(tls.certificate)
+        if der is not None:
+            files.fingerprint = sha256(der).hexdigest().upper()
+            files.expires_at = expiry_of(der)
     except OSError as error:  # replaced since they were validated
         files.contexts = None
         files.problems.append(Problem("server.tls", f"changed while it was read ({error})", tls.certificate))
@@ -88,7 +94,9 @@ class Certificates:
         if files.contexts is None:
             raise ValidationError(files.problems)
         self._current = files.contexts
-        self._title = tls.certificate
+        self.expires_at = files.expires_at
+        """Unix time at which the certificate in use expires, if that is known."""
+        self.title = tls.certificate
         self.files = FileReloader(lambda: read_certificates(absolute), stamp_of, files)
         self.background = BackgroundRefresh(
             self,
@@ -133,14 +141,13 @@ class Certificates:
         assert files is not None
         assert files.contexts is not None
         self._current = files.contexts
-        _log.info("certificates reloaded: %s: SHA-256 fingerprint %s", self._title, files.fingerprint)
+        self.expires_at = files.expires_at
+        _log.info("certificates reloaded: %s: SHA-256 fingerprint %s", self.title, files.fingerprint)
         return Reloaded(0, 0)  # logged here
 
 
-def _fingerprint(path: str) -> str:
-    """Of the first certificate of a file."""
+def _first_certificate(path: str) -> bytes | None:
+    """In DER; None if it is in one of the older forms of PEM."""
     with open(path, encoding="latin-1") as file:
         block = _BLOCK.search(file.read())
-    if block is None:  # in one of the older forms of PEM
-        return "unknown"
-    return sha256(ssl.PEM_cert_to_DER_cert(block[0])).hexdigest().upper()
+    return None if block is None else ssl.PEM_cert_to_DER_cert(block[0])

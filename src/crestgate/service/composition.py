@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from crestgate.config.settings import Settings
 from crestgate.envoy.reloader import Descriptors
@@ -20,22 +21,27 @@ from crestgate.rules.storage.factory import open_repository
 from crestgate.service.admin.api import ADMIN_PATHS, create_admin_app
 from crestgate.service.auth.guard import CheckCeiling, Guard, required_check_scope
 from crestgate.service.auth.keys import ApiKeys, Scope
+from crestgate.service.auth.sessions import Sessions
 from crestgate.service.auth.token_keys import signing_key
 from crestgate.service.certificates import Certificates
 from crestgate.service.checks.envoy import EnvoyService
 from crestgate.service.checks.service import CheckService
+from crestgate.service.checks.traffic import MAX_MINUTES, TrafficRecorder
+from crestgate.service.dashboard.app import DASHBOARD_PATHS, create_dashboard
 from crestgate.service.dependencies import Dependencies
 from crestgate.service.grpc.services.registry import build_methods
 from crestgate.service.grpc.transport.call import Method
 from crestgate.service.http.probes import Probes
 from crestgate.service.http.router import Handler, Router
 from crestgate.service.node import NodeDirectory, WorkerNotifier
-from crestgate.service.observability.health import Health
+from crestgate.service.observability.health import Health, required_probes
 from crestgate.service.observability.history_sweeper import purge_rules, sweep_history
+from crestgate.service.observability.metrics import Labels
 from crestgate.service.observability.pressure import PressureWatch
 from crestgate.service.observability.publisher import Publisher
 from crestgate.service.observability.request_log import RequestLog
 from crestgate.service.observability.tracing import create_tracer
+from crestgate.service.observability.traffic_files import TrafficFile, TrafficFiles
 from crestgate.service.observability.usage import record_usage
 from crestgate.service.observability.webhook import Webhook
 from crestgate.service.observability.worker_metrics import WorkerMetrics
@@ -106,12 +112,20 @@ class Service:
             rounds += 1
             try:
                 await self._publisher.publish(_now_us())
+                await self._probe_store_that_is_away()
                 if rounds % RECORD_EVERY == 0:
                     await self._record()
             except (CrestgateError, OSError) as error:
                 _log.warning("cannot publish metrics, will retry: %s", error)
             except Exception:  # noqa: BLE001 - whatever it is, the next round must come
                 _log.exception("unhandled error in publishing metrics")
+
+    async def _probe_store_that_is_away(self) -> None:
+        """The log must say when it is back, also if no check asks."""
+        outages = self.dependencies.limiter.backend.failure.outages
+        if outages is not None and outages.is_open:
+            with suppress(StoreError):
+                await self.dependencies.limiter.probe()
 
     async def close(self) -> None:
         """Record what was counted, and close everything."""
@@ -152,7 +166,9 @@ async def open_service(
     catalog = await asyncio.to_thread(Catalog, [settings.rule_files(), repository], settings.refresh_seconds)
     worker_snapshots = WorkerSnapshots(node.snapshots, worker)
     notifier = WorkerNotifier(node.folder, worker)
-    notifier.listen(catalog.wake)
+    recording = settings.traffic
+    traffic = TrafficRecorder(recording.max_requests, _now_us()) if recording.record else None
+    notifier.listen(catalog.wake, _traffic_writer(traffic, TrafficFiles(node.snapshots, worker)))
     metrics = WorkerMetrics(worker_snapshots.previous())
     seen = worker_snapshots.own_seen()
     metrics.keys.restore(seen.keys)
@@ -185,12 +201,15 @@ async def open_service(
         started_us=_now_us(),
         token_key=await asyncio.to_thread(signing_key, repository),
         descriptors=descriptors,
+        traffic=traffic,
     )
     callers = Limiter(node.counters)
-    guard = Guard(ApiKeys(lambda: catalog.keys, environ.get(ADMIN_KEY, "").strip() or None), settings.server, callers)
+    api_keys = ApiKeys(lambda: catalog.keys, environ.get(ADMIN_KEY, "").strip() or None)
+    guard = Guard(api_keys, settings.server, callers)
     ceiling = CheckCeiling(settings.server.limits.checks, callers)
     checks = CheckService(dependencies, ceiling, create_tracer(settings.tracing.enabled))
-    health = Health(limiter, repository)
+    required = required_probes(settings.on_store_error, settings.server.ready_without_store)
+    health = Health(limiter, repository, required)
 
     def totals() -> dict[str, int]:
         return {
@@ -198,6 +217,11 @@ async def open_service(
             "envoy_reload_failures": 0 if descriptors is None else descriptors.failures,
             "certificate_reload_failures": 0 if certificates is None else certificates.failures,
         }
+
+    def gauges() -> dict[str, dict[Labels, int]]:
+        if certificates is None or certificates.expires_at is None:
+            return {}
+        return {"certificate_expiry_timestamp_seconds": {(certificates.title,): certificates.expires_at}}
 
     publisher = Publisher(
         metrics,
@@ -207,6 +231,8 @@ async def open_service(
         keys=settings.logs.keys,
         last_uses=dependencies.last_uses,
         totals=totals,
+        started_us=dependencies.started_us,
+        gauges=gauges,
     )
     probes = Probes(health, publisher)
     check_scope = required_check_scope(settings.server, settings.server.http)
@@ -217,8 +243,19 @@ async def open_service(
     }
     log = RequestLog(settings.logs)
     envoy = EnvoyService(checks, descriptors)  # one for HTTP and gRPC: its caches and labels are bounded together
+    sessions = Sessions(dependencies.token_key, api_keys, callers)
     app = Router(
-        dependencies, guard, checks, envoy, create_admin_app(dependencies), pages, check_scope, log, ADMIN_PATHS
+        dependencies,
+        guard,
+        checks,
+        envoy,
+        create_admin_app(dependencies),
+        pages,
+        check_scope,
+        log,
+        ADMIN_PATHS,
+        create_dashboard(dependencies, guard, sessions, checks, health),
+        DASHBOARD_PATHS,
     )
     rpc = build_methods(dependencies, guard, checks, envoy, health, log)
     resp = None
@@ -236,6 +273,25 @@ def _descriptors(settings: Settings) -> Descriptors | None:
     if descriptors is not None:
         descriptors.refresh()
     return descriptors
+
+
+def _traffic_writer(traffic: TrafficRecorder | None, files: TrafficFiles) -> Callable[[], None]:
+    """Writes what this worker has recorded, in a thread, when another worker needs it."""
+
+    def write() -> None:
+        assert traffic is not None
+        records = traffic.records(_now_us() - MAX_MINUTES * 60_000_000)
+        header = TrafficFile(_now_us(), records.bits, records.since_us, records.skipped)
+        try:
+            files.write(header, records.rows)
+        except OSError as error:
+            _log.warning("cannot write recorded traffic: %s", error)
+
+    def start() -> None:
+        if traffic is not None:
+            asyncio.get_running_loop().run_in_executor(None, write)
+
+    return start
 
 
 def _now_us() -> int:

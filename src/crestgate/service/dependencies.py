@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from crestgate.locks.port import LockService
     from crestgate.rules.catalog import Catalog
     from crestgate.rules.port import Repository
+    from crestgate.service.checks.traffic import TrafficRecorder
     from crestgate.service.node import WorkerNotifier
     from crestgate.service.observability.worker_metrics import WorkerMetrics
     from crestgate.service.observability.worker_snapshots import WorkerSnapshots
@@ -44,6 +45,8 @@ class Dependencies:
     started_us: int
     descriptors: Descriptors | None = None
     """The limits on Envoy's descriptors, where `envoy.config` says what they are."""
+    traffic: TrafficRecorder | None = None
+    """Recent checks; None where they are not recorded."""
     token_key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     """What settlement tokens are signed with: see auth/token_keys.py. Random by default."""
     last_uses: LastUses = field(init=False)

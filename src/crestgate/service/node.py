@@ -27,7 +27,7 @@ from crestgate.config.settings import Address, ServerSettings
 from crestgate.errors import ConfigError
 from crestgate.runtime.file_locks import has_shared_memory
 
-__all__ = ["ListenSockets", "NodeDirectory", "WorkerNotifier", "address_of", "listen", "node_folder"]
+__all__ = ["TRAFFIC", "ListenSockets", "NodeDirectory", "WorkerNotifier", "address_of", "listen", "node_folder"]
 
 BACKLOG = 2048
 RECEIVE_BUFFER = 64 * 1024
@@ -36,6 +36,8 @@ megabytes, with which hundreds of connections that send a lot would starve all o
 MAX_KEYS = 20_000
 """Counters of callers, by API key and by address. Addresses are bounded whoever calls."""
 SOCKET_SUFFIX = ".notify"
+RULES, TRAFFIC = b"!", b"t"
+"""What a worker is notified of."""
 
 
 class ListenSockets(NamedTuple):
@@ -130,29 +132,34 @@ class WorkerNotifier:
         self._socket.setblocking(False)
         self._socket.bind(path)
 
-    def listen(self, callback: Callable[[], None]) -> None:
-        """Call `callback` on the running event loop whenever another worker notifies this one."""
+    def listen(self, callback: Callable[[], None], on_traffic: Callable[[], None] | None = None) -> None:
+        """Call `callback` on the running event loop whenever another worker notifies this one of changed rules, and
+        `on_traffic` when it needs the traffic that this one has recorded."""
         notifications = self._socket
         if notifications is None:
             return
 
         def receive() -> None:
+            kinds: set[bytes] = set()
             with suppress(BlockingIOError):
-                while notifications.recv(16):
-                    pass
-            callback()
+                while kind := notifications.recv(16):
+                    kinds.add(kind)
+            if kinds != {TRAFFIC}:
+                callback()
+            if TRAFFIC in kinds and on_traffic is not None:
+                on_traffic()
 
         asyncio.get_running_loop().add_reader(notifications, receive)
 
-    def notify(self) -> None:
-        """Notify all other workers. Thread-safe."""
+    def notify(self, kind: bytes = RULES) -> None:
+        """Notify all other workers, of changed rules unless said otherwise. Thread-safe."""
         if self._socket is None:
             return
         with suppress(FileNotFoundError):
             for name in os.listdir(self._folder):
                 if name.endswith(SOCKET_SUFFIX) and name != self._name:
                     with suppress(OSError):  # it is gone, or its buffer is full of notifications
-                        self._socket.sendto(b"!", os.path.join(self._folder, name))
+                        self._socket.sendto(kind, os.path.join(self._folder, name))
 
     def close(self) -> None:
         if self._socket is None:

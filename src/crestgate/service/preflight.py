@@ -87,6 +87,7 @@ class PreflightReport:
         else:
             yield f"  admin key  {self.admins} in the rule database"
             yield "             `crestgate keys create NAME --scope write` creates another."
+        yield f"  dashboard  {url}/"
         yield f"  API        {url}/docs"
 
 

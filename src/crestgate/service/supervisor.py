@@ -30,6 +30,8 @@ EARLY_SECONDS = 5.0
 """A worker that lived shorter died during startup."""
 STARTUP_FAILED = 1
 """Exit code of a worker that cannot start, however long it took to find out."""
+STOPPED_ON_REQUEST = (0, -signal.SIGTERM)
+"""Exit codes of a worker that somebody has sent SIGTERM: it was drained, or had not started to serve."""
 MAX_BACKOFF_SECONDS = 10.0
 GRACE_SECONDS = 5.0
 """Beyond the time for open requests, before a worker is killed."""
@@ -116,7 +118,11 @@ class Supervisor:
         delay = min(0.1 * 2**slot.early_deaths, MAX_BACKOFF_SECONDS) if slot.early_deaths else 0.0
         slot.process, slot.start_after = None, now + delay
         process.close()
-        _log.error("worker %d %s; restarting it%s", slot.number, how, f" in {delay:.1f} s" if delay else "")
+        when = f" in {delay:.1f} s" if delay else ""
+        if code in STOPPED_ON_REQUEST:
+            _log.info("worker %d was stopped on request; starting another%s", slot.number, when)
+        else:
+            _log.error("worker %d %s; restarting it%s", slot.number, how, when)
 
     def _handle_stop(self, number: int, frame: FrameType | None) -> None:
         if self._stopping and number == signal.SIGINT:

@@ -50,6 +50,7 @@ ENDPOINTS_WITH_BODY = [
     ("POST", "/api/v1/check"),
     ("POST", "/api/v1/check/batch"),
     ("POST", "/api/v1/quota"),
+    ("POST", "/api/v1/explain"),
     ("POST", "/api/v1/reset"),
     ("POST", "/ratelimiter/verify-api-limit"),
     ("POST", "/api/v1/rules"),

@@ -123,8 +123,10 @@ def test_openapi_documents_every_call(anyone: httpx.Client) -> None:
     documented = {(method.upper(), path) for path, item in schema["paths"].items() for method in item}
     expected = """
         POST /api/v1/check, POST /api/v1/check/batch, POST /api/v1/quota, POST /api/v1/reset, GET /api/v1/authorize,
+        POST /api/v1/explain,
         GET /api/v1/rules, POST /api/v1/rules, GET /api/v1/rules/{rule_id}, PUT /api/v1/rules/{rule_id},
-        DELETE /api/v1/rules/{rule_id}, GET /api/v1/plans, POST /api/v1/plans, GET /api/v1/plans/{name},
+        DELETE /api/v1/rules/{rule_id}, POST /api/v1/simulate,
+        GET /api/v1/plans, POST /api/v1/plans, GET /api/v1/plans/{name},
         PUT /api/v1/plans/{name}, DELETE /api/v1/plans/{name}, GET /api/v1/users/{user_id}/limits,
         PUT /api/v1/users/{user_id}/tier, POST /api/v1/users/{user_id}/override, GET /api/v1/audit, GET /api/v1/stats,
         GET /admin/status, GET /admin/metrics, GET /admin/metrics/{key}, POST /admin/reset/{key}, GET /admin/policies,
@@ -138,7 +140,10 @@ def test_openapi_documents_every_call(anyone: httpx.Client) -> None:
 
 
 def test_docs_page(anyone: httpx.Client) -> None:
-    response = anyone.get("/docs")
+    interactive = anyone.get("/docs")
+    assert "default-src 'none'" in interactive.headers["content-security-policy"]
+    assert not re.search(r"""(src|href)=["']https?://""", interactive.text)
+    response = anyone.get("/docs/reference")
     assert response.headers["content-type"].startswith("text/html")
     assert "content-security-policy" in response.headers
     assert "/api/v1/check" in response.text

@@ -14,7 +14,7 @@ from crestgate import Limit
 from crestgate.config.deprecations import Deprecation
 from crestgate.config.environment import NESTED_FIELDS
 from crestgate.config.envoy import Envoy
-from crestgate.config.observability import Logs, Metrics, Tracing
+from crestgate.config.observability import Logs, Metrics, Tracing, Traffic
 from crestgate.config.section import field_names
 from crestgate.config.server import Address, ServerLimits, ServerSettings, Tls
 from crestgate.config.settings import Settings, load_settings
@@ -40,10 +40,13 @@ server:
     failed_logins: 5/hour
   insecure: true
   shutdown_seconds: 2.5
+  ready_without_store: false
+  store_wait_seconds: 60
 headers: {ratelimit: false, x_ratelimit: false, retry_after: false, reset: epoch}
 metrics: {prefix: throttlex, tokens_remaining: true}
 logs: {level: DEBUG, format: text, keys: plain, requests: all}
 tracing: {enabled: true}
+traffic: {record: false, max_requests: 500}
 pressure: {webhook: "https://hooks.example.org/hunter2"}
 deprecated:
   - {path: /ratelimiter/*, since: 2026-01-31, sunset: 2026-07-31, link: "https://example.org/moving"}
@@ -84,11 +87,14 @@ def test_service_defaults() -> None:
         ),
         insecure=False,
         shutdown_seconds=10.0,
+        ready_without_store=None,
+        store_wait_seconds=0.0,
     )
     assert settings.headers == HeaderStyle(ratelimit=True, x_ratelimit=True, retry_after=True, reset="seconds")
     assert settings.metrics == Metrics(prefix="crestgate", tokens_remaining=False)
     assert settings.logs == Logs(level="info", format=None, keys="hashed", requests="admin")
     assert settings.tracing == Tracing(enabled=False)
+    assert settings.traffic == Traffic(record=True, max_requests=20_000)
     assert (settings.webhook, settings.deprecated) == (None, ())
 
 
@@ -112,11 +118,14 @@ def test_everything(tmp_path: Path) -> None:
         ),
         insecure=True,
         shutdown_seconds=2.5,
+        ready_without_store=False,
+        store_wait_seconds=60.0,
     )
     assert settings.headers == HeaderStyle(False, False, False, "epoch")
     assert settings.metrics == Metrics("throttlex", True)
     assert settings.logs == Logs("debug", "text", "plain", "all")
     assert settings.tracing == Tracing(True)
+    assert settings.traffic == Traffic(record=False, max_requests=500)
     assert settings.webhook == "https://hooks.example.org/hunter2"
     assert settings.deprecated == (
         Deprecation("/ratelimiter/*", date(2026, 1, 31), date(2026, 7, 31), "https://example.org/moving"),
@@ -157,6 +166,8 @@ ENVIRONMENT = {
     "CRESTGATE_SERVER__LIMITS__FAILED_LOGINS": "5/hour",
     "CRESTGATE_SERVER__INSECURE": "true",
     "CRESTGATE_SERVER__SHUTDOWN_SECONDS": "2.5",
+    "CRESTGATE_SERVER__READY_WITHOUT_STORE": "false",
+    "CRESTGATE_SERVER__STORE_WAIT_SECONDS": "60",
     "CRESTGATE_HEADERS__RATELIMIT": "false",
     "CRESTGATE_HEADERS__X_RATELIMIT": "false",
     "CRESTGATE_HEADERS__RETRY_AFTER": "false",
@@ -168,6 +179,8 @@ ENVIRONMENT = {
     "CRESTGATE_LOGS__KEYS": "plain",
     "CRESTGATE_LOGS__REQUESTS": "all",
     "CRESTGATE_TRACING__ENABLED": "true",
+    "CRESTGATE_TRAFFIC__RECORD": "false",
+    "CRESTGATE_TRAFFIC__MAX_REQUESTS": "500",
     "CRESTGATE_PRESSURE__WEBHOOK": "https://hooks.example.org/hunter2",
     "CRESTGATE_DEPRECATED": "[{path: /ratelimiter/*, since: 2026-01-31, sunset: 2026-07-31, "
     "link: 'https://example.org/moving'}, {path: '*', since: 2024-08-31, sunset: 2025-02-28}]",
@@ -197,6 +210,7 @@ def test_every_field_of_a_section_has_a_variable() -> None:
         ("metrics",): Metrics,
         ("logs",): Logs,
         ("tracing",): Tracing,
+        ("traffic",): Traffic,
         ("envoy",): Envoy,
     }
     names = {path: field_names(section) for path, section in sections.items()}

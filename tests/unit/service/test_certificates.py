@@ -15,6 +15,7 @@ import pytest
 
 from crestgate.config.settings import Tls
 from crestgate.errors import ValidationError
+from crestgate.service.certificate_expiry import expiry_of
 from crestgate.service.certificates import Certificates
 from servers.machine import find, run
 from servers.redis import self_signed
@@ -247,3 +248,27 @@ def test_broken_files_at_the_start(files: Files, break_files: Callable[[Files], 
 
 def test_weak_protocols_are_refused_over_http(files: Files) -> None:
     assert files.certificates.http_context().minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+def test_expiry_follows_the_certificate_in_use(files: Files) -> None:
+    def expiry(path: Path) -> int:
+        shown = run([find("openssl", "openssl"), "x509", "-enddate", "-noout", "-in", str(path)])
+        return int(ssl.cert_time_to_seconds(shown.strip().partition("=")[2]))
+
+    assert files.certificates.expires_at == expiry(files.certificate)
+    days = ["-days", "12000", "-subj", "/CN=localhost", "-key", str(files.key), "-out", str(files.certificate)]
+    run([find("openssl", "openssl"), "req", "-x509", *days])
+    assert files.certificates.refresh()
+    assert files.certificates.expires_at == expiry(files.certificate), "after 2049, in the other form of time"
+    files.certificate.write_text("nothing")
+    before = files.certificates.expires_at
+    files.certificates.refresh()
+    assert files.certificates.expires_at == before
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 10, 40, 80])
+def test_bytes_that_are_no_certificate_have_no_expiry(files: Files, cut: int) -> None:
+    der = ssl.PEM_cert_to_DER_cert(files.certificate.read_text())
+    assert expiry_of(der) == files.certificates.expires_at
+    assert expiry_of(der[:cut]) is None
+    assert expiry_of(b"\x30\x84\xff\xff\xff\xff" + der[6:]) is None

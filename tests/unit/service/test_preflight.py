@@ -29,6 +29,7 @@ def test_both_addresses_are_printed() -> None:
         "  rules      there (3 now)",
         f"  checks     {OPEN}",
         "  admin key  the one in CRESTGATE_ADMIN_KEY",
+        "  dashboard  http://127.0.0.1:8080/",
         "  API        http://127.0.0.1:8080/docs",
     ]
 
@@ -57,7 +58,7 @@ def test_tls_is_printed_for_both(tls: Tls, grpc: str) -> None:
     lines = printed(ServerSettings(workers=2, tls=tls))
     assert lines[0] == "Crestgate listens on https://127.0.0.1:8080 with 2 workers."
     assert lines[1] == f"  gRPC       {grpc}"
-    assert lines[-1] == "  API        https://127.0.0.1:8080/docs"
+    assert lines[-2:] == ["  dashboard  https://127.0.0.1:8080/", "  API        https://127.0.0.1:8080/docs"]
 
 
 @pytest.mark.parametrize(

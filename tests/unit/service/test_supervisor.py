@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -39,3 +40,33 @@ def test_failed_process_start_is_retried_later(
     assert [slot.process for slot in supervisor._slots] == [None, None]
     assert {slot.start_after for slot in supervisor._slots} == {100.0 + MAX_BACKOFF_SECONDS}
     assert "cannot start worker 1, will retry: Resource temporarily unavailable" in caplog.text
+
+
+class EndedProcess:
+    """A process that has ended."""
+
+    def __init__(self, exitcode: int) -> None:
+        self.exitcode = exitcode
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("code", "level", "message"),
+    [
+        (0, "INFO", "worker 1 was stopped on request; starting another"),
+        (-15, "INFO", "worker 1 was stopped on request; starting another"),
+        (-9, "ERROR", "worker 1 was killed by SIGKILL; restarting it"),
+        (3, "ERROR", "worker 1 ended with exit code 3; restarting it"),
+    ],
+)
+def test_worker_that_was_stopped_on_request_is_no_error(
+    code: int, level: str, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = replace(Settings(), server=ServerSettings(workers=2))
+    with socket.socket() as http, socket.socket() as grpc, caplog.at_level("INFO", "crestgate"):
+        supervisor = Supervisor(settings, NodeDirectory("nowhere"), ListenSockets(http, grpc))
+        process: Any = EndedProcess(code)
+        supervisor._handle_death(supervisor._slots[1], process, 100.0)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [(level, message)]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Depends, FastAPI
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 import crestgate
-from crestgate.service.admin import audit, clients, migration, plans, policies, rules, stats, users
+from crestgate.service.admin import audit, clients, migration, plans, policies, rules, simulate, stats, status, users
 from crestgate.service.admin.context import AdminContext
 from crestgate.service.admin.docs_page import POLICY, docs_page
 from crestgate.service.admin.errors import UnhandledErrors, add_error_handlers
@@ -20,6 +21,7 @@ from crestgate.service.admin.head import HeadAsGet
 from crestgate.service.admin.openapi import OpenApiDocument
 from crestgate.service.admin.params import check_path
 from crestgate.service.admin.responses import json_response
+from crestgate.service.admin.swagger import SWAGGER_FILES, in_pieces, swagger_file, swagger_page
 from crestgate.service.dependencies import Dependencies
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ADMIN_PATHS", "RenderedPage", "create_admin_app", "openapi_document"]
 
-ROUTERS = tuple(family.router for family in (rules, plans, users, audit, stats, migration, policies, clients))
+FAMILIES = (rules, simulate, plans, users, audit, stats, status, migration, policies, clients)
+ROUTERS = tuple(family.router for family in FAMILIES)
 ADMIN_PATHS: tuple[str, ...] = tuple(
     {route.path.partition("/{")[0]: None for router in ROUTERS for route in router.routes if isinstance(route, Route)}
 )
@@ -78,7 +81,7 @@ def _create_routes() -> FastAPI:
 
 
 def _add_pages(app: FastAPI) -> None:
-    """The OpenAPI document, and its HTML page."""
+    """The OpenAPI document, and its HTML pages."""
     description = OpenApiDocument(app)
     app.openapi = description.data  # type: ignore[method-assign]  # as FastAPI documents it
 
@@ -91,11 +94,20 @@ def _add_pages(app: FastAPI) -> None:
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        return HTMLResponse(await page.body(), headers={"Content-Security-Policy": POLICY})
+        return swagger_page()
 
-    @app.get("/", include_in_schema=False)
-    async def index() -> Response:
-        return RedirectResponse("/docs")
+    @app.get("/docs/reference", include_in_schema=False)
+    async def reference() -> Response:
+        body = await page.body()
+        headers = {"Content-Security-Policy": POLICY, "Content-Length": str(len(body))}
+        return StreamingResponse(in_pieces(body), headers=headers, media_type="text/html")
+
+    for name in SWAGGER_FILES:
+        app.add_api_route(f"/docs/{name}", partial(_file, name), include_in_schema=False)
+
+
+async def _file(name: str) -> Response:
+    return swagger_file(name)
 
 
 class RenderedPage:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter
 from fastapi import Query as QueryParameters
 from pydantic import Field
 from starlette.responses import Response
 
-from crestgate.rules.port import AuditEntry, AuditQuery
-from crestgate.rules.timestamps import format_timestamp
+from crestgate.rules.port import AuditQuery
 from crestgate.service.admin.context import ContextDep
 from crestgate.service.admin.errors import naming_fields
 from crestgate.service.admin.models import AuditPage
@@ -46,17 +45,4 @@ def read_audit(context: ContextDep, query: Annotated[EntriesQuery, QueryParamete
         found = context.dependencies.repository.audit(audit_query)
     shown = found[: query.limit]
     next_after = shown[-1].id if len(found) > query.limit else None
-    return json_response({"entries": [_entry_data(entry) for entry in shown], "next": next_after})
-
-
-def _entry_data(entry: AuditEntry) -> dict[str, Any]:
-    return {
-        "id": entry.id,
-        "at": format_timestamp(entry.at_us),
-        "actor": entry.actor,
-        "address": entry.address,
-        "action": entry.action,
-        "subject": entry.subject,
-        "before": None if entry.before is None else dict(entry.before),
-        "after": None if entry.after is None else dict(entry.after),
-    }
+    return json_response({"entries": [entry.to_data() for entry in shown], "next": next_after})

@@ -145,6 +145,18 @@ DATA_PATHS: dict[str, Any] = {
             body=_CHECK,
         )
     },
+    "/api/v1/explain": {
+        "post": _operation(
+            "Explain a check",
+            "The decision that a check would get, and why: every rule that was considered, those that apply with their "
+            "counters, those that lost and to which, those that do not match; and what would change the decision. "
+            "Consumes nothing.\n\nNeeds scope `read`.",
+            {200: _json(ref("ExplainResponse"))},
+            (400, 401, 403, 413, 429, 500, 503),
+            security=EITHER,
+            body=_CHECK,
+        )
+    },
     "/api/v1/reset": {
         "post": _operation(
             "Reset counters",

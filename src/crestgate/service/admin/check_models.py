@@ -59,8 +59,12 @@ class Liveness(Model):
 
 
 class Readiness(Model):
-    status: Literal["ready"]
+    status: Annotated[
+        Literal["ready", "degraded"],
+        Field(description="`degraded`: ready, although a store is unreachable. See `server.ready_without_store`."),
+    ]
     checks: Annotated[dict[str, str], Field(description="Each check, and `ok` or its error.")]
+    unreachable: Annotated[list[str], Field(description="The stores that are unreachable; names of `checks`.")]
 
 
 class VerifyResponse(Model):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
@@ -16,6 +16,7 @@ from crestgate.rules.rule import Rule
 from crestgate.rules.ruleset import RuleSet
 from crestgate.service.context import CallContext
 from crestgate.service.dependencies import Dependencies
+from crestgate.service.observability.health import Health
 from crestgate.stores.remote_store import RemoteStore
 
 __all__ = ["AdminContext", "ContextDep", "EditorDep", "call_context_of"]
@@ -27,6 +28,10 @@ class AdminContext:
 
     dependencies: Dependencies
     now_us: Callable[[], int]
+    health: Health = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "health", Health(self.dependencies.limiter, self.dependencies.repository))
 
     def rules(self) -> RuleSet:
         """The rules in force, refreshed now: a write through another worker a moment ago must be visible here. It waits

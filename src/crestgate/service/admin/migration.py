@@ -17,7 +17,7 @@ from crestgate.service.admin.responses import describe, json_response
 from crestgate.service.observability.snapshot import merge_snapshots
 from crestgate.stores.spec import Migration
 
-__all__ = ["router"]
+__all__ = ["migration_report_of", "router"]
 
 MAX_AGE_SECONDS = 10.0
 """Listing a large store takes long: all requests within this time get one report."""
@@ -29,10 +29,16 @@ router = APIRouter(tags=["statistics"])
 @router.get("/api/v1/migration", **describe("Read the progress of a migration", MigrationReport, 404))
 def read_migration(context: ContextDep) -> Response:
     """The stores of `migrate`, what is moved, and how many counters are in each; up to ten seconds old."""
-    migration = migration_of(context.dependencies.settings.store)
-    if migration is None:
+    report = migration_report_of(context)
+    if report is None:
         raise NotFoundError("no migration is configured: there is no `migrate` in the settings")
-    return json_response(_report(context, migration))
+    return json_response(report)
+
+
+def migration_report_of(context: AdminContext) -> dict[str, Any] | None:
+    """The report; None where no migration is configured. It waits for the stores, so call it in a thread."""
+    migration = migration_of(context.dependencies.settings.store)
+    return None if migration is None else _report(context, migration)
 
 
 def _report(context: AdminContext, migration: Migration) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from crestgate.service.admin import compat_models, models
 from crestgate.service.admin.check_docs import DATA_PATHS
 from crestgate.service.admin.check_models import CHECK_MODELS, check_schemas
 from crestgate.service.admin.envoy_models import ENVOY_MODELS
+from crestgate.service.admin.explain_models import EXPLAIN_MODELS
+from crestgate.service.admin.simulate_models import SimulateBody
+from crestgate.service.auth.guard import READ_CALLS
 
 __all__ = ["OpenApiDocument"]
 
@@ -63,6 +66,7 @@ BODIES: tuple[type[BaseModel], ...] = (
     compat_models.PolicyBody,
     compat_models.PolicyNumbers,
     models.Problem,
+    SimulateBody,
     models.RuleBody,
     models.TierBody,
 )
@@ -94,12 +98,12 @@ def _generate(app: FastAPI) -> dict[str, Any]:
         tags=TAGS,
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
     )
-    for item in data["paths"].values():
+    for path, item in data["paths"].items():
         for method, operation in item.items():
-            _correct_operation(method, operation)
+            _correct_operation("read" if method == "get" or path in READ_CALLS else "write", operation)
     data["paths"].update(DATA_PATHS)
     _, models_schema = models_json_schema(
-        [(model, "validation") for model in (*BODIES, *CHECK_MODELS, *ENVOY_MODELS)],
+        [(model, "validation") for model in (*BODIES, *CHECK_MODELS, *ENVOY_MODELS, *EXPLAIN_MODELS)],
         ref_template="#/components/schemas/{model}",
     )
     schemas = data["components"]["schemas"]
@@ -112,10 +116,10 @@ def _generate(app: FastAPI) -> dict[str, Any]:
     return data
 
 
-def _correct_operation(method: str, operation: dict[str, Any]) -> None:
+def _correct_operation(scope: str, operation: dict[str, Any]) -> None:
     """Add scope and security, and correct FastAPI's assumptions: invalid parameters are 400, never 422, and none is
     ever null."""
-    operation["description"] += f"\n\nNeeds scope `{'read' if method == 'get' else 'write'}`."
+    operation["description"] += f"\n\nNeeds scope `{scope}`."
     operation["responses"].pop("422", None)
     operation["responses"] = dict(sorted(operation["responses"].items()))
     operation["security"] = EITHER

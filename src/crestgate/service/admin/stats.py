@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter
 from fastapi import Query as QueryParameters
@@ -11,19 +10,15 @@ from pydantic import Field
 from starlette.responses import Response
 
 from crestgate.errors import CrestgateError, Problem, ValidationError
-from crestgate.history.port import Step, UsagePoint
-from crestgate.rules.timestamps import format_timestamp
+from crestgate.history.port import Step
 from crestgate.service.admin.context import ContextDep
 from crestgate.service.admin.models import Stats
 from crestgate.service.admin.params import Query, parse_timestamps
 from crestgate.service.admin.responses import describe, json_response
+from crestgate.service.observability.usage_report import DEFAULT_SPAN_US, usage_report
 
 __all__ = ["router"]
 
-HOUR_US = 3_600_000_000
-DEFAULT_SPAN_US = {"minute": HOUR_US, "hour": 24 * HOUR_US}
-"""The default time range."""
-Sums = dict[Any, list[int]]
 router = APIRouter(tags=["statistics"])
 
 
@@ -58,39 +53,4 @@ def read_stats(context: ContextDep, query: Annotated[StatsQuery, QueryParameters
         raise
     except ValueError as error:  # more than one response may have
         raise ValidationError([Problem("since", str(error))]) from None
-    by_rule = sorted(_sums((point.rule, point) for point in points).items(), key=_most_denied)
-    return json_response(
-        {
-            "since": format_timestamp(since_us),
-            "until": format_timestamp(until_us),
-            "step": query.step,
-            "rule": query.rule,
-            "totals": _totals(_sums((None, point) for point in points).get(None, [0, 0, 0])),
-            "series": [
-                {"at": format_timestamp(at_us), **_totals(counts)}
-                for at_us, counts in sorted(_sums((point.at_us, point) for point in points).items())
-            ],
-            "rules": [{"rule": rule, **_totals(counts)} for rule, counts in by_rule],
-            "top": [{"subject": one.subject, "allowed": one.allowed, "denied": one.denied} for one in top],
-        }
-    )
-
-
-def _sums(points: Iterable[tuple[Any, UsagePoint]]) -> Sums:
-    """Totals of the points of each group."""
-    sums: Sums = {}
-    for name, point in points:
-        counts = sums.setdefault(name, [0, 0, 0])
-        counts[0] += point.allowed
-        counts[1] += point.denied
-        counts[2] += point.shadowed
-    return sums
-
-
-def _most_denied(item: tuple[str, list[int]]) -> tuple[int, int, str]:
-    rule, (allowed, denied, _) = item
-    return -denied, -allowed, rule
-
-
-def _totals(counts: list[int]) -> dict[str, int]:
-    return dict(zip(("allowed", "denied", "shadowed"), counts, strict=True))
+    return json_response(usage_report(since_us, until_us, query.step, query.rule, points, top))

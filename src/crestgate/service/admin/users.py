@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
 
 from fastapi import APIRouter
+from fastapi import Query as QueryParameters
+from pydantic import Field
 from starlette.responses import Response
 
 from crestgate.core.decision import Decision
 from crestgate.errors import NotFoundError, ReadOnlyError
 from crestgate.loader.fields import Fields, Problems
+from crestgate.rules.overrides import slot_id
 from crestgate.rules.rule import Rule
 from crestgate.rules.ruleset import DEFAULT_TIER, RuleSet
 from crestgate.rules.timestamps import format_timestamp
@@ -19,14 +23,22 @@ from crestgate.service.admin.context import ContextDep, EditorDep
 from crestgate.service.admin.counters import numbers, read_counters
 from crestgate.service.admin.errors import naming_fields
 from crestgate.service.admin.models import EffectiveLimits, OverrideBody, RuleResponse, TierBody, UserTier
-from crestgate.service.admin.params import Name, location
-from crestgate.service.admin.responses import describe, json_response
+from crestgate.service.admin.params import Name, Query, location
+from crestgate.service.admin.responses import describe, json_response, no_content
 
 __all__ = ["router"]
 
 PATH = "/api/v1/users/{user_id:name}"
 SLOT = ("endpoint_pattern", "window_seconds", "method")
 router = APIRouter(tags=["users"])
+
+
+class UndoQuery(Query):
+    """Which override."""
+
+    rule_id: Annotated[
+        str, Field(min_length=1, description="The rule that was overridden, or the override itself, by its `rule_id`.")
+    ]
 
 
 @router.get(f"{PATH}/limits", **describe("Get a user's limits and counters", EffectiveLimits, 400))
@@ -89,6 +101,15 @@ def override(context: ContextDep, editor: EditorDep, user_id: Name, body: JsonBo
     return json_response(new_rule.to_data(), 201, location("/api/v1/rules/", new_rule.rule_id))
 
 
+@router.delete(f"{PATH}/override", **describe("Undo an override", None, 400, 404, 409, 412, status=204))
+def undo_override(
+    context: ContextDep, editor: EditorDep, user_id: Name, query: Annotated[UndoQuery, QueryParameters()]
+) -> Response:
+    """Ends the override of this rule for this user now. Counters keep what was used."""
+    editor.undo_override(user_id, query.rule_id, context.rules().rules.get(query.rule_id))
+    return no_content()
+
+
 def _base(rules: RuleSet, user: str, fields: Fields, now_us: int) -> Rule | None:
     """The rule to override; None if the body is invalid, which is reported."""
     if fields.has("rule_id"):
@@ -115,6 +136,8 @@ def _base(rules: RuleSet, user: str, fields: Fields, now_us: int) -> Rule | None
     new_rule = Rule.read({"rule_id": "slot", "dimension": "user", "limit": 1, **slot}, "", fields.problems)
     if new_rule is None:
         return None
+    rule_id = slot_id(new_rule.endpoint_pattern, new_rule.window_seconds, new_rule.method)
+    new_rule = replace(new_rule, rule_id=rule_id, name=rule_id)
     for _, entry in rules.for_user(user, now_us):
         if not entry.shadow and entry.counter == new_rule.counter:
             return entry.rule

@@ -12,7 +12,7 @@ cannot read the response, but the request is executed. There are two ways, and e
   `localhost` always pass there, since probes use them and a rebound name is neither.
 
 Programs send neither `Origin` nor `Sec-Fetch-Site`, and call the service by a name they know. Links to pages of the
-service may be anywhere: top-level navigation to PAGES passes.
+service may be anywhere: top-level navigation to PAGES passes. The dashboard's cookie is not sent with it.
 
 `/api/v1/authorize` is called by proxies with the headers of their clients, `Host` and `Origin` among them, which say
 nothing about the caller. They are ignored if a header shows that a proxy forwards a request: pages of other sites
@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 
 __all__ = ["CrossSiteGuard"]
 
-PAGES: Final = frozenset({"/", "/docs"})
+PAGES: Final = frozenset(
+    {"/", "/audit", "/docs", "/docs/reference", "/explain", "/login", "/rules", "/system", "/what-if"}
+)
+BELOW_PAGES: Final = ("/rules/", "/subjects/")
 FORWARDING: Final = frozenset(
     {
         b"x-original-uri",
@@ -137,7 +140,7 @@ def _is_navigation(call: CallContext) -> bool:
     """Whether the visitor has followed a link to a page: a top-level navigation."""
     scope, fields = call.scope, call.fields
     return (
-        scope["path"] in PAGES
+        (scope["path"] in PAGES or scope["path"].startswith(BELOW_PAGES))
         and scope["method"] in ("GET", "HEAD")
         and fields.get(b"sec-fetch-mode") == b"navigate"
         and fields.get(b"sec-fetch-dest") == b"document"

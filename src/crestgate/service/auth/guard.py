@@ -38,8 +38,10 @@ from crestgate.service.context import Headers
 if TYPE_CHECKING:
     from crestgate.config.server import Address, ServerSettings
 
-__all__ = ["CheckCeiling", "Guard", "Refusal", "required_check_scope"]
+__all__ = ["READ_CALLS", "CheckCeiling", "Guard", "Refusal", "required_check_scope"]
 
+READ_CALLS = ("/api/v1/simulate",)
+"""Calls of the admin API with a body that change nothing: the scope read is enough."""
 CHALLENGE = b"Bearer"
 INVALID_TOKEN = b'Bearer error="invalid_token"'
 MAX_LEASE = 1000
@@ -98,6 +100,19 @@ class Guard:
         if not includes(caller.scope, need):
             return Refusal(403, f"the API key {caller.name!r} has scope {caller.scope}, and this call needs {need}")
         return (self._over_limit(caller, write) if admin else None) or caller
+
+    def admit_token(self, token: str, address: str | None) -> Caller | Refusal:
+        """The caller who logs in to the dashboard with a token: as an admin call that reads."""
+        admitted = self.admit("read", [(b"x-api-key", token.encode("latin-1", "replace"))], address)
+        return _key_required(False) if admitted is None else admitted
+
+    def admit_session(self, caller: Caller, need: Scope, address: str | None) -> Refusal | None:
+        """A refusal of a caller who has logged in: the same checks as for one who sends the key."""
+        if self._admin_from and address not in self._admin_from:
+            return Refusal(403, "admin calls are not allowed from your address: see server.admin_from")
+        if not includes(caller.scope, need):
+            return Refusal(403, f"the API key {caller.name!r} has scope {caller.scope}, and this needs {need}")
+        return self._over_limit(caller, need == "write")
 
     def _authentication_failed(self, address: str | None) -> Refusal:
         decision = self._failed.check(f"failed:{subject_address(address) if address else '-'}")

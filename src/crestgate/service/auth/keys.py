@@ -24,7 +24,7 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import Any, Literal, get_args
 
-from crestgate.errors import ConfigError, Problem, ValidationError
+from crestgate.errors import ConfigError, NotFoundError, Problem, ValidationError
 from crestgate.loader.fields import describe
 from crestgate.rules.diff import all_records
 from crestgate.rules.port import Actor, Edit, Record, Repository
@@ -41,6 +41,7 @@ __all__ = [
     "includes",
     "list_keys",
     "revoke_key",
+    "rotate_key",
 ]
 
 Scope = Literal["check", "read", "write"]
@@ -89,12 +90,33 @@ def create_key(
         raise ConfigError(f"a key's scope must be one of {', '.join(SCOPES)}, not {scope!r}")
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > MAX_NAME:
         raise ConfigError(f"a key's name must be 1 to {MAX_NAME} printable characters, not {describe(name)}")
+    edit, token = _new_key(name, scope, expires_us)
+    (record,) = repository.write([edit], actor)
+    assert record is not None
+    return key_of(record), token
+
+
+def rotate_key(repository: Repository, actor: Actor, key_id: str, ends_us: int) -> tuple[ApiKey, ApiKey, str]:
+    """Create a key with the name, scope and expiry of another, which expires at `ends_us`, or when it would have: both,
+    or neither. Returns the new key, the old one, and the new token. NotFoundError if there is no such key."""
+    record = None if key_id == SIGNING_KEY else repository.get("key", key_id)
+    if record is None:
+        raise NotFoundError(f"there is no key {key_id!r}")
+    old = key_of(record)
+    edit, token = _new_key(old.name, old.scope, old.expires_us)
+    ends_us = ends_us if old.expires_us is None else min(ends_us, old.expires_us)
+    ending = Edit("key", key_id, {**record.body, "expires_us": ends_us}, record.version, expires_us=ends_us)
+    created, ended = repository.write([edit, ending], actor)
+    assert created is not None
+    assert ended is not None
+    return key_of(created), key_of(ended), token
+
+
+def _new_key(name: str, scope: Scope, expires_us: int | None) -> tuple[Edit, str]:
     key_id = secrets.token_hex(6)
     token = f"cg_{key_id}_{secrets.token_urlsafe(32)}"
     body = {"name": name, "scope": scope, "digest": digest_of(token), "expires_us": expires_us}
-    (record,) = repository.write([Edit("key", key_id, body, 0, expires_us=expires_us)], actor)
-    assert record is not None
-    return key_of(record), token
+    return Edit("key", key_id, body, 0, expires_us=expires_us), token
 
 
 def list_keys(repository: Repository) -> list[ApiKey]:
@@ -155,6 +177,16 @@ class ApiKeys:
         if _is_expired(stored, now_us):
             return None
         return Caller(stored["name"], stored["scope"], key_id)
+
+    def by_id(self, key_id: str, now_us: int) -> tuple[Caller, str] | None:
+        """The caller with the key of this id, and the digest of its token; None if it is unknown, revoked or expired.
+        For sessions, which were authenticated by the token before."""
+        if key_id == ADMIN:
+            return None if self._admin_digest is None else (Caller(ADMIN, "write", ADMIN), self._admin_digest)
+        stored = self._valid().get(key_id)
+        if stored is None or _is_expired(stored, now_us):
+            return None
+        return Caller(stored["name"], stored["scope"], key_id), stored["digest"]
 
     def _valid(self) -> Mapping[str, Mapping[str, Any]]:
         """The records that are well formed."""

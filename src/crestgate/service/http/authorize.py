@@ -63,6 +63,8 @@ class Authorize:
         secret = context.api_key if context.client == context.api_key else None
         if context.client is not None:
             checks.metrics.clients.record(context.client if secret is None else client_id_from_api_key(secret), now_us)
+        if checks.traffic is not None:
+            checks.traffic.record(context, 1, now_us)
         decision = checks.decide(call, "authorize", pending, secret)
         if isinstance(decision, Decision):
             return self._respond(status, now_us, decision)

@@ -9,6 +9,7 @@ from typing import Final, final
 from crestgate.core.decision import Decision
 from crestgate.service.checks.deferred import Deferred
 from crestgate.service.checks.envoy import EnvoyService
+from crestgate.service.checks.explain import ExplainService
 from crestgate.service.checks.forms import (
     prepare_check,
     prepare_verify,
@@ -19,7 +20,7 @@ from crestgate.service.checks.forms import (
 )
 from crestgate.service.checks.operations import Operations, is_plain
 from crestgate.service.checks.responses import encode, encode_batch
-from crestgate.service.checks.schemas import DecisionBody
+from crestgate.service.checks.schemas import ContextBody, DecisionBody
 from crestgate.service.checks.service import CheckService
 from crestgate.service.context import CallContext, Headers
 from crestgate.service.http.asgi import HttpResponse
@@ -40,6 +41,7 @@ class CheckEndpoints:
         self.checks = checks
         self.operations = operations
         self.envoy = envoy
+        self.explanations = ExplainService(checks)
         x_ratelimit = checks.dependencies.settings.headers.x_ratelimit
         self.state_headers: Mapping[str, Headers] = STATE_HEADERS if x_ratelimit else {}
 
@@ -70,12 +72,21 @@ class CheckEndpoints:
     def _quota(self, answer: DecisionBody) -> HttpResponse:
         return HttpResponse(200, encode(answer), self.state_headers.get(answer.state, ()))
 
+    async def explain(self, call: CallContext, body: bytes) -> HttpResponse:
+        """`POST /api/v1/explain`: the same, with every rule that was considered; consumes nothing."""
+        return ok(encode(await self.explanations.explain(read_check(body))))
+
     def verify(self, call: CallContext, body: bytes) -> HttpResponse | Later:
         """`POST /ratelimiter/verify-api-limit`: a check of a client and an API."""
         checks = self.checks
         verify = read_verify(body)
-        checks.metrics.clients.record(verify.clientId, checks.clock.ticks())
-        decision = checks.decide(call, "verify", prepare_verify(checks.limiter, verify))
+        now_us = checks.clock.ticks()
+        checks.metrics.clients.record(verify.clientId, now_us)
+        pending = prepare_verify(checks.limiter, verify)
+        if checks.traffic is not None:
+            context = ContextBody(client=verify.clientId, path=verify.apiName, method=verify.methodName)
+            checks.traffic.record(context, 1, now_us)
+        decision = checks.decide(call, "verify", pending)
         return _verified(decision) if isinstance(decision, Decision) else decision.then(_verified)
 
     async def reset(self, call: CallContext, body: bytes) -> HttpResponse:

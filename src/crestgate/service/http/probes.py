@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from crestgate.service.checks.responses import encode
 from crestgate.service.context import CallContext
@@ -29,9 +30,11 @@ class Probes:
     async def readiness(self, call: CallContext, body: bytes) -> HttpResponse:
         """`GET /readyz`."""
         readiness = await self._health.readiness()
+        stores: dict[str, Any] = {"checks": readiness.checks, "unreachable": list(readiness.unreachable)}
         if readiness.ready:
-            return HttpResponse(200, encode({"status": "ready", "checks": readiness.checks}), NO_STORE)
-        return problem_response(503, f"not ready: {readiness.problem()}", NO_STORE, checks=readiness.checks)
+            status = "degraded" if readiness.unreachable else "ready"
+            return HttpResponse(200, encode({"status": status, **stores}), NO_STORE)
+        return problem_response(503, f"not ready: {readiness.problem()}", NO_STORE, **stores)
 
     async def metrics(self, call: CallContext, body: bytes) -> HttpResponse:
         """`GET /metrics`: of all workers of this node."""

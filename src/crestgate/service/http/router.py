@@ -15,7 +15,7 @@ from typing import Any, Final, final
 from crestgate.errors import InvalidRequestError
 from crestgate.http.client_address import TrustedProxies
 from crestgate.service.auth.cross_site import CrossSiteGuard
-from crestgate.service.auth.guard import Guard, Refusal
+from crestgate.service.auth.guard import READ_CALLS, Guard, Refusal
 from crestgate.service.auth.keys import Scope as KeyScope
 from crestgate.service.checks.envoy import EnvoyService
 from crestgate.service.checks.json_body import MAX_DEPTH, is_too_deep
@@ -48,7 +48,14 @@ Handler = Callable[[CallContext, bytes], "HttpResponse | Awaitable[HttpResponse]
 READS: Final = ("GET", "HEAD")
 POST: Final = ("POST",)
 FAST_PATHS: Final = ("/api/v1/check", "/api/v1/check/batch")
-OPEN_PAGES: Final = ("/", "/docs", "/openapi.json")
+OPEN_PAGES: Final = (
+    "/docs",
+    "/docs/reference",
+    "/docs/start.js",
+    "/docs/swagger-ui-bundle.js",
+    "/docs/swagger-ui.css",
+    "/openapi.json",
+)
 """Pages of the admin API that need no key: they describe the API, and have no data."""
 PENDING: Final = "crestgate.pending"
 """The key of a DeferredResponse in an ASGI scope."""
@@ -105,15 +112,21 @@ class Router:
         check_scope: KeyScope | None,
         log: RequestLog,
         admin_paths: tuple[str, ...] = (),
+        dashboard: App | None = None,
+        dashboard_paths: tuple[str, ...] = (),
     ) -> None:
         """`pages` are health and metrics by path, each with the scope it needs; `check_scope` is the scope that checks
         need, None where they are open. `admin_paths` are those of the admin API, and what is below them; all else is
-        404 for everybody: a mistyped path must not ask for a key."""
+        404 for everybody: a mistyped path must not ask for a key. `dashboard` authenticates by itself, and has
+        `dashboard_paths`; those that end with a slash, and what is below them."""
         settings = dependencies.settings
         self.guard = guard
         self.admin = admin
         self.admin_paths = frozenset(admin_paths)
         self.below_admin = tuple([path + "/" for path in admin_paths])
+        self.dashboard = dashboard
+        self.dashboard_paths = frozenset(dashboard_paths)
+        self.below_dashboard = tuple([path for path in dashboard_paths if path != "/" and path.endswith("/")])
         self.log = log
         self.metrics = dependencies.metrics
         self.proxies = TrustedProxies(settings.server.trusted_proxies)
@@ -127,6 +140,7 @@ class Router:
         self._add("/api/v1/check", endpoints.check, POST, check_scope)
         self._add("/api/v1/check/batch", endpoints.batch, POST, check_scope)
         self._add("/api/v1/quota", endpoints.quota, POST, check_scope)
+        self._add("/api/v1/explain", endpoints.explain, POST, "read")
         self._add("/api/v1/reset", endpoints.reset, POST, "write")
         self._add("/ratelimiter/verify-api-limit", endpoints.verify, POST, check_scope)
         self._add("/json", endpoints.rate_limit, POST, check_scope)
@@ -271,8 +285,12 @@ class Router:
         scope = call.scope
         path: str = scope["path"]
         self.site_guard.check(call)
-        reads = scope["method"] in READS
-        if reads and path in OPEN_PAGES:
+        reads = scope["method"] in READS or path in READ_CALLS
+        app = self.admin
+        if self.dashboard is not None and (path in self.dashboard_paths or path.startswith(self.below_dashboard)):
+            app = self.dashboard
+            call.address = self.proxies.address(call.peer, scope["headers"])
+        elif reads and path in OPEN_PAGES:
             self._authenticate(call, None, False, False)
         elif path in OPEN_PAGES or path in self.admin_paths or path.startswith(self.below_admin):
             self._authenticate(call, "read" if reads else "write", not reads, False)
@@ -292,7 +310,7 @@ class Router:
             return {"type": "http.request", "body": body, "more_body": False}
 
         scope["crestgate"] = call
-        await self.admin(scope, replay, send)
+        await app(scope, replay, send)
 
 
 class _Sender:

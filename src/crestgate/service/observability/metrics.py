@@ -93,6 +93,13 @@ METRICS: Final = (
     ),
     MetricSpec("rules", "Rules in force.", "gauge"),
     MetricSpec("rules_unreadable", "Stored rules and other records that cannot be read or used.", "gauge"),
+    MetricSpec(
+        "certificate_expiry_timestamp_seconds",
+        "When the TLS certificate in use expires, in Unix time.",
+        "gauge",
+        ("certificate",),
+        merge="latest",
+    ),
     MetricSpec("workers", "Workers that published metrics lately.", "gauge"),
     MetricSpec("build_info", "The running version; always 1.", "gauge", ("version",)),
 )

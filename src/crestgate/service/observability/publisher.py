@@ -20,6 +20,7 @@ from crestgate.service.observability.prometheus import exposition
 from crestgate.service.observability.snapshot import FRESH_US, Snapshot, merge_snapshots
 from crestgate.service.observability.worker_metrics import WorkerMetrics
 from crestgate.service.observability.worker_snapshots import LastSeen, WorkerSnapshots
+from crestgate.service.observability.worker_status import worker_status
 
 if TYPE_CHECKING:
     from crestgate.limiter.async_limiter import AsyncLimiter
@@ -44,15 +45,19 @@ class Publisher:
         keys: KeyFormat,
         last_uses: LastUses | None = None,
         totals: Callable[[], Mapping[str, int]] = dict,
+        gauges: Callable[[], Mapping[str, Mapping[Labels, int]]] = dict,
+        started_us: int = 0,
     ) -> None:
         """`keys` is the format of keys in labels; `totals` returns counters that other objects of this process keep,
-        such as the webhook."""
+        such as the webhook, and `gauges` likewise; `started_us` is when the worker started."""
+        self._started_us = started_us
         self._metrics = metrics
         self._worker_snapshots = worker_snapshots
         self._limiter = limiter
         self._prefix = prefix
         self._keys = keys
         self._totals = totals
+        self._gauges = gauges
         self._last_uses = last_uses
         self._known_rules = limiter.catalog.current
         self._seen_at_us = 0
@@ -71,16 +76,18 @@ class Publisher:
             **self._totals(),
         }
         breakers: dict[Labels, int] = {(server,): BREAKER_LEVELS[state] for server, state in limiter.breakers().items()}
-        gauges: dict[str, dict[Labels, int]] = {
+        gauges: dict[str, Mapping[Labels, int]] = {
             "rules": {(): len(rules.rules)},
             "rules_unreadable": {(): len(limiter.catalog.unreadable)},
             "breaker_state": breakers,
+            **self._gauges(),
         }
         snapshot = self._metrics.snapshot(now_us, totals, gauges)
         remaining = snapshot.gauges["tokens_remaining"]
         snapshot.gauges["tokens_remaining"] = {
             (rule, key_label(key, self._keys)): value for (rule, key), value in remaining.items()
         }
+        snapshot.worker = worker_status(limiter, self._started_us, now_us)
         return snapshot
 
     async def publish(self, now_us: int) -> None:

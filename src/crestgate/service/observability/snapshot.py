@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from crestgate.service.observability.metrics import BY_NAME, Labels
 
-__all__ = ["FRESH_US", "HistogramCounts", "Snapshot", "merge_snapshots"]
+__all__ = ["FRESH_US", "HistogramCounts", "Snapshot", "WorkerStatus", "merge_snapshots"]
 
 FRESH_US = 15_000_000
 """Age at which the gauges of a worker no longer count."""
@@ -26,6 +26,22 @@ class HistogramCounts:
 
 
 @dataclass(slots=True)
+class WorkerStatus:
+    """The process of a worker, and how its store is doing."""
+
+    pid: int
+    started_us: int
+    breakers: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """By server: the state, and the last error while it fails."""
+    policy_decisions: int = 0
+    """Of the failure policy, in the last minute."""
+    policy_decided_us: int = 0
+    """When it last decided; 0 for never."""
+    last_error: str = ""
+    """The store error of that decision."""
+
+
+@dataclass(slots=True)
 class Snapshot:
     """All metrics of one worker, by the names in metrics.py."""
 
@@ -36,6 +52,7 @@ class Snapshot:
     histograms: dict[str, HistogramCounts] = field(default_factory=dict)
     gauges: dict[str, dict[Labels, tuple[int, int]]] = field(default_factory=dict)
     """Value, and when it was set, in microseconds since the epoch."""
+    worker: WorkerStatus | None = None
 
     def counter(self, name: str, *labels: str) -> int:
         """The value of one counter; 0 if nothing was counted."""

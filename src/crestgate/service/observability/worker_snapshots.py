@@ -26,7 +26,7 @@ from crestgate.service.observability.snapshot import Snapshot
 
 __all__ = ["LastSeen", "WorkerSnapshots"]
 
-VERSION = 2
+VERSION = 3
 _FILE = re.compile(r"worker-(\d{1,6})\.(counts|seen|uses)")
 T = TypeVar("T")
 
@@ -50,6 +50,7 @@ class WorkerSnapshots:
 
     def __init__(self, folder: str | os.PathLike[str], worker: int) -> None:
         self.worker = worker
+        self.folder = folder
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._lock = Lock()
@@ -95,9 +96,13 @@ class WorkerSnapshots:
         return uses
 
     def snapshots(self) -> list[Snapshot]:
+        """The metrics of all workers, ordered by their number."""
+        return list(self.by_worker().values())
+
+    def by_worker(self) -> dict[int, Snapshot]:
         """The metrics of all workers, by their number."""
-        snapshots = [_read_counts(self._path(worker, "counts")) for worker in self._workers("counts")]
-        return [snapshot for snapshot in snapshots if snapshot is not None]
+        snapshots = {worker: _read_counts(self._path(worker, "counts")) for worker in self._workers("counts")}
+        return {worker: snapshot for worker, snapshot in snapshots.items() if snapshot is not None}
 
     def seen(self, max_names: int = MAX_NAMES) -> LastSeen:
         """The names that all workers have seen, latest first."""

@@ -25,6 +25,7 @@ from crestgate.rules.storage.factory import open_repository
 from crestgate.rules.storage.files import FileRepository
 from crestgate.service.admin.api import create_admin_app
 from crestgate.service.auth.keys import Caller
+from crestgate.service.checks.traffic import TrafficRecorder
 from crestgate.service.context import CallContext
 from crestgate.service.dependencies import Dependencies
 from crestgate.service.node import WorkerNotifier
@@ -66,6 +67,7 @@ class Control:
             notifier=WorkerNotifier(str(folder), 0),
             store_titles=("memory", "SQLite"),
             started_us=self.clock.ticks(),
+            traffic=TrafficRecorder(1000, self.clock.ticks()),
         )
         self.other_worker = WorkerNotifier(str(folder), 1)
         self.notified = 0

@@ -21,19 +21,21 @@ from crestgate.service.admin.api import RenderedPage
 from unit.service.admin.admin_client import Control
 
 DATA_PLANE = {
-    "/api/v1/check", "/api/v1/check/batch", "/api/v1/quota", "/api/v1/reset", "/api/v1/authorize", "/json",
-    "/ratelimiter/verify-api-limit", "/healthz", "/readyz", "/metrics",
+    "/api/v1/check", "/api/v1/check/batch", "/api/v1/quota", "/api/v1/explain", "/api/v1/reset", "/api/v1/authorize",
+    "/json", "/ratelimiter/verify-api-limit", "/healthz", "/readyz", "/metrics",
 }  # fmt: skip
 CONTROL_PLANE = {
     "/api/v1/rules": {"get", "post"},
     "/api/v1/rules/{rule_id}": {"get", "put", "delete"},
+    "/api/v1/simulate": {"post"},
     "/api/v1/plans": {"get", "post"},
     "/api/v1/plans/{name}": {"get", "put", "delete"},
     "/api/v1/users/{user_id}/limits": {"get"},
     "/api/v1/users/{user_id}/tier": {"put"},
-    "/api/v1/users/{user_id}/override": {"post"},
+    "/api/v1/users/{user_id}/override": {"post", "delete"},
     "/api/v1/audit": {"get"},
     "/api/v1/stats": {"get"},
+    "/api/v1/status": {"get"},
     "/api/v1/migration": {"get"},
     "/admin/status": {"get"},
     "/admin/metrics": {"get"},
@@ -86,7 +88,7 @@ def test_control_plane_needs_a_key(control: Control) -> None:
     assert set(data["components"]["securitySchemes"]) >= {"bearer", "apiKey"}
     for path in CONTROL_PLANE:
         for method, operation in data["paths"][path].items():
-            scope = "read" if method == "get" else "write"
+            scope = "read" if method == "get" or path == "/api/v1/simulate" else "write"
             assert operation["description"].endswith(f"Needs scope `{scope}`.")
             assert operation["security"] == [{"bearer": []}, {"apiKey": []}]
             assert {"401", "403", "429", "503"} <= set(operation["responses"])
@@ -122,7 +124,7 @@ def test_every_referenced_schema_exists(control: Control) -> None:
 
 
 def test_page_lists_all_operations_and_loads_no_external_files(control: Control) -> None:
-    page = control.get("/docs")
+    page = control.get("/docs/reference")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in page.headers["content-security-policy"]
     for path in (*CONTROL_PLANE, *DATA_PLANE):
@@ -133,9 +135,18 @@ def test_page_lists_all_operations_and_loads_no_external_files(control: Control)
         assert f'id="{link}"' in page.text
 
 
-def test_root_redirects_to_the_page(control: Control) -> None:
-    answer = control.get("/")
-    assert (answer.status_code, answer.headers["location"]) == (307, "/docs")
+def test_interactive_page_loads_its_own_files_only(control: Control) -> None:
+    page = control.get("/docs")
+    policy = page.headers["content-security-policy"]
+    assert "script-src 'self';" in policy
+    assert "//" not in policy
+    loaded = re.findall(r'(?:src|href)="(/docs/[^"]+\.(?:js|css))"', page.text)
+    assert sorted(loaded) == ["/docs/start.js", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css"]
+    for path in loaded:
+        response = control.get(path)
+        assert response.status_code == 200
+        assert int(response.headers["content-length"]) == len(response.content)
+    assert not re.search(r'(?:src|href)="(?!/|data:)', page.text), "no external files"
 
 
 def test_pages_are_rendered_once_for_many_clients() -> None:

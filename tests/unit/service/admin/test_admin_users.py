@@ -147,3 +147,33 @@ def test_unreadable_counters_are_an_error(control: Control) -> None:
     assert answer.status_code == 503
     assert "is unavailable" in answer.json()["detail"]
     assert "nowhere" not in answer.text
+
+
+def test_undo_of_an_override(control: Control) -> None:
+    control.post("/api/v1/rules", ORDERS)
+    for _ in range(6):
+        control.check(user="bob", path="/orders/1")
+    made = control.post("/api/v1/users/bob/override", {"rule_id": "orders", "limit": 20, "duration_seconds": 3600})
+    assert made.json()["rule_id"] == "override:bob:orders"
+    assert control.delete("/api/v1/users/bob/override?rule_id=orders").status_code == 204
+    (limit,) = control.get("/api/v1/users/bob/limits").json()["limits"]
+    assert (limit["rule"], limit["current_count"]) == ("orders", 6), "counters are kept"
+    assert control.actions()[-2:] == ["create rule:override:bob:orders", "delete rule:override:bob:orders"]
+    again = control.delete("/api/v1/users/bob/override?rule_id=orders")
+    assert (again.status_code, again.json()["detail"]) == (404, "user 'bob' has no override of rule 'orders'")
+
+
+def test_undo_of_an_override_in_a_slot_without_a_rule(control: Control) -> None:
+    slot = {"endpoint_pattern": "/orders/*", "window_seconds": 60, "limit": 5, "duration_seconds": 60}
+    made = control.post("/api/v1/users/bob/override", slot).json()
+    assert made["rule_id"] == "override:bob:/orders/*,60s"
+    again = control.post("/api/v1/users/bob/override", {**slot, "limit": 7}).json()
+    assert (again["rule_id"], again["version"]) == (made["rule_id"], 2)
+    answer = control.delete("/api/v1/users/bob/override", params={"rule_id": made["rule_id"]})
+    assert answer.status_code == 204
+    assert control.get("/api/v1/rules").json()["rules"] == []
+
+
+@pytest.mark.parametrize("query", ["", "?rule_id=", "?rule=orders"])
+def test_undo_needs_a_rule(control: Control, query: str) -> None:
+    assert "rule_id" in problems(control.delete(f"/api/v1/users/bob/override{query}")) or query == "?rule=orders"

@@ -15,6 +15,7 @@ DATA = {
     "/api/v1/check",
     "/api/v1/check/batch",
     "/api/v1/quota",
+    "/api/v1/explain",
     "/api/v1/reset",
     "/api/v1/authorize",
     "/json",

@@ -18,7 +18,11 @@ from crestgate.rules.port import Actor, Edit, Repository
 from crestgate.rules.storage.factory import open_repository
 from crestgate.rules.storage.files import FileRepository
 from crestgate.service.observability import health
-from crestgate.service.observability.health import Health, ReadinessResult
+from crestgate.service.observability.health import Health, ReadinessResult, required_probes
+from crestgate.stores.memory import MemoryStore
+from crestgate.stores.migrating.share import Share
+from crestgate.stores.migrating.store import MigratingStore
+from crestgate.stores.named import NamedStoreGroup
 from flaky_store import Flaky
 
 
@@ -49,9 +53,10 @@ class HealthHarness:
         self.repository = open_repository(f"sqlite:///{folder}/rules.db")
         self.database = Database(self.repository)
 
-    def health(self, policy: Any = "open") -> Health:
+    def health(self, policy: Any = "open", ready_without_store: bool | None = False) -> Health:
         limiter = AsyncLimiter(self.store, on_store_error=policy, catalog=self.catalog)
-        return Health(limiter, self.database)  # type: ignore[arg-type]  # only get() is used
+        required = required_probes(policy, ready_without_store)
+        return Health(limiter, self.database, required)  # type: ignore[arg-type]  # only get() is used
 
 
 @pytest.fixture
@@ -89,7 +94,7 @@ def test_unreadable_rule_is_reported_and_ready(harness: HealthHarness) -> None:
 
 
 @pytest.mark.parametrize("policy", ["open", "closed", "local"])
-def test_unreachable_store_is_not_ready_despite_fail_open(harness: HealthHarness, policy: str) -> None:
+def test_unreachable_store_is_not_ready_where_it_is_required(harness: HealthHarness, policy: str) -> None:
     health = harness.health(policy)
     harness.store.broken = True
     found = ready(health)
@@ -104,6 +109,59 @@ def test_unreachable_rule_database(harness: HealthHarness) -> None:
     found = ready(harness.health())
     assert not found.ready
     assert found.checks["rule_database"] == "SQLite at nowhere does not answer"
+
+
+@pytest.mark.parametrize(
+    ("policy", "ready_without_store", "without_store", "without_database"),
+    [
+        ("open", None, True, True),
+        ("local", None, True, True),
+        ("closed", None, False, True),
+        ("closed", True, True, True),
+        ("open", False, False, False),
+    ],
+)
+def test_readiness_without_a_store_depends_on_the_setting_and_the_policy(
+    harness: HealthHarness,
+    policy: str,
+    ready_without_store: bool | None,
+    without_store: bool,
+    without_database: bool,
+) -> None:
+    harness.store.broken = True
+    found = ready(harness.health(policy, ready_without_store))
+    assert found.ready is without_store
+    assert found.unreachable == ("counters",)
+    assert found.checks["counters"] == "the store at nowhere does not answer", "reported in any case"
+    harness.store.broken, harness.database.unreachable = False, True
+    found = ready(harness.health(policy, ready_without_store))
+    assert found.ready is without_database
+    assert found.unreachable == ("rule_database",)
+
+
+def test_each_named_store_is_probed(harness: HealthHarness) -> None:
+    stores = {name: MemoryStore() for name in ("default", "hot", "cold")}
+    group = NamedStoreGroup(stores["default"], {"hot": stores["hot"], "cold": stores["cold"]})
+    health = Health(AsyncLimiter(group, catalog=harness.catalog), harness.repository)
+    names = ["counters", "stores.hot", "stores.cold", "rule_database", "rules"]
+    assert ready(health).checks == dict.fromkeys(names, "ok")
+    stores["cold"].close()
+    health = Health(AsyncLimiter(group, catalog=harness.catalog), harness.repository)
+    found = ready(health)
+    assert not found.ready
+    assert found.unreachable == ("stores.cold",)
+
+
+@pytest.mark.parametrize("percent", [0, 50, 100])
+@pytest.mark.parametrize("closed", ["from", "to"])
+def test_both_stores_of_a_migration_are_probed(harness: HealthHarness, percent: int, closed: str) -> None:
+    stores = {"from": MemoryStore(), "to": MemoryStore()}
+    migrating = MigratingStore(stores["from"], stores["to"], Share(percent))
+    group = NamedStoreGroup(migrating, {"hot": MemoryStore()})
+    stores[closed].close()
+    found = ready(Health(AsyncLimiter(group, catalog=harness.catalog), harness.repository))
+    assert list(found.checks) == ["migrate.from", "migrate.to", "stores.hot", "rule_database", "rules"]
+    assert found.unreachable == (f"migrate.{closed}",)
 
 
 def test_hanging_rule_database_is_probed_by_one_thread(harness: HealthHarness, monkeypatch: pytest.MonkeyPatch) -> None:

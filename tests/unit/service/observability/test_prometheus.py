@@ -66,6 +66,7 @@ def test_metric_names_of_the_contract() -> None:
         "crestgate_rules_reload_failures",
         "crestgate_envoy_reload_failures",
         "crestgate_certificate_reload_failures",
+        "crestgate_certificate_expiry_timestamp_seconds",
         "crestgate_rules",
         "crestgate_rules_unreadable",
         "crestgate_clock_skew_seconds",

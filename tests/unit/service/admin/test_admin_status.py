@@ -1,0 +1,59 @@
+"""`/api/v1/status`: workers, stores, rules, and whether the failure policy decides."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from crestgate.service.observability.snapshot import Snapshot, WorkerStatus
+from crestgate.service.observability.worker_snapshots import WorkerSnapshots
+from unit.service.admin.admin_client import Control
+
+RULE = {"rule_id": "orders", "dimension": "user", "limit": 10, "window_seconds": 60}
+
+
+def status(control: Control) -> dict[str, Any]:
+    answer = control.get("/api/v1/status")
+    assert answer.status_code == 200
+    data: dict[str, Any] = answer.json()
+    return data
+
+
+def test_status_of_a_healthy_service(control: Control) -> None:
+    control.post("/api/v1/rules", RULE)
+    control.clock.advance(5)
+    data = status(control)
+    assert (data["fail_open_now"], data["policy_decisions_last_minute"], data["failure_policy"]) == (False, 0, "open")
+    assert data["uptime_seconds"] == 5
+    assert (data["rules"]["in_force"], data["rules"]["unreadable"]) == (1, 0)
+    assert len(data["rules"]["sources"]) == 2
+    (worker,) = data["workers"]
+    assert (worker["worker"], worker["pid"]) == (0, os.getpid())
+    default, database = data["stores"]
+    assert (default["name"], default["reachable"], default["last_error"]) == ("default", True, None)
+    assert (database["name"], database["reachable"], database["breaker"]) == ("rule_database", True, None)
+    assert database["url"].startswith("sqlite:///")
+
+
+def test_status_while_the_failure_policy_decides(control: Control) -> None:
+    control.post("/api/v1/rules", RULE)
+    control.store.broken = True
+    for _ in range(3):
+        assert control.check(user="bob", path="/").reason == "fail_open"
+    data = status(control)
+    assert (data["fail_open_now"], data["policy_decisions_last_minute"]) == (True, 3)
+    default = data["stores"][0]
+    assert not default["reachable"]
+    assert "does not answer" in default["last_error"]
+
+
+def test_status_of_all_workers(control: Control) -> None:
+    now_us = control.clock.ticks()
+    for number, age_us in ((1, 1_000_000), (2, 60_000_000)):
+        other = WorkerStatus(4000 + number, now_us - age_us, policy_decisions=7, policy_decided_us=now_us - 2_000_000)
+        WorkerSnapshots(control.snapshots_folder, number).publish(
+            Snapshot(at_us=now_us - age_us, sequence=1, worker=other)
+        )
+    data = status(control)
+    assert [worker["pid"] for worker in data["workers"]] == [os.getpid(), 4001], "worker 2 is gone"
+    assert (data["fail_open_now"], data["policy_decisions_last_minute"]) == (True, 7)

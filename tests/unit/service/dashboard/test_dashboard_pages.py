@@ -1,0 +1,272 @@
+"""What the pages show and change."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from crestgate.history.port import History
+from unit.service.dashboard.dashboard_client import Dashboard, text_of
+
+HOSTILE = "\"><script>alert(1)</script>'&{{7*7}}"
+RULE = {"name": "Orders", "dimension": "user", "limit": "100", "window_seconds": "60", "mode": "shadow"}
+
+
+def version(dashboard: Dashboard, rule_id: str) -> str:
+    return str(dashboard.control.get(f"/api/v1/rules/{quote(rule_id, safe='')}").json()["version"])
+
+
+def test_rule_goes_from_shadow_to_enforce(dashboard: Dashboard) -> None:
+    created = dashboard.post("/rules/new", RULE)
+    assert created.headers["location"] == "/rules/orders?done=created"
+    page = dashboard.get("/rules/orders")
+    assert "100 requests per minute" in page.text
+    assert "What it would have denied" in page.text
+    enforced = dashboard.post("/rules/orders/mode", {"mode": "enforce", "version": "1"})
+    assert enforced.status_code == 303
+    assert dashboard.control.get("/api/v1/rules/orders").json()["mode"] == "enforce"
+    assert dashboard.control.actions() == ["create rule:orders", "update rule:orders"]
+    assert dashboard.control.notified >= 2, "the other workers know"
+
+
+def test_stale_version_is_refused(dashboard: Dashboard) -> None:
+    dashboard.post("/rules/new", RULE)
+    dashboard.post("/rules/orders/mode", {"mode": "enforce", "version": "1"})
+    assert dashboard.post("/rules/orders/mode", {"mode": "disabled", "version": "1"}).status_code == 412
+    stale = dashboard.post("/rules/orders/edit", {**RULE, "limit": "7", "version": "1"})
+    assert stale.status_code == 409
+    assert "is at version 2" in stale.text
+    assert 'value="7"' in stale.text, "what was typed is not lost"
+    assert dashboard.post("/rules/orders/delete", {"version": "1"}).status_code == 412
+    assert dashboard.post("/rules/orders/delete", {"version": "2"}).status_code == 303
+
+
+def test_edit_keeps_what_was_not_changed(dashboard: Dashboard) -> None:
+    dashboard.rule(rule_id="a", name="A", limit=10, window_seconds=1, algorithm="token_bucket", burst=20, tier="gold")
+    page = dashboard.get("/rules/a/edit")
+    assert "10 requests per second, bursts up to 20" in page.text
+    fields = dict(re.findall(r'<input[^>]* name="(\w+)"[^>]* value="([^"]*)"', page.text))
+    fields |= {"algorithm": "token_bucket", "dimension": "user", "mode": "enforce", "limit": "15"}
+    fields.pop("form_token")
+    assert dashboard.post("/rules/a/edit", fields).status_code == 303
+    rule = dashboard.control.get("/api/v1/rules/a").json()
+    assert (rule["limit"], rule["burst"], rule["tier"], rule["window_seconds"]) == (15, 20, "gold", 1)
+
+
+def test_invalid_rule_is_explained_at_its_field(dashboard: Dashboard) -> None:
+    response = dashboard.post("/rules/new", {**RULE, "limit": "many", "endpoint_pattern": "/a/**/b"})
+    assert response.status_code == 400
+    for field in ("limit", "endpoint_pattern"):
+        assert f'aria-describedby="error-{field}"' in response.text
+        assert f'id="error-{field}"' in response.text
+    assert dashboard.control.actions() == []
+
+
+def test_rule_of_a_file_cannot_be_changed(tmp_path: Any) -> None:
+    dashboard = Dashboard(tmp_path, ("rules: [{rule_id: f, dimension: user, limit: 5, window_seconds: 60}]",))
+    dashboard.log_in()
+    assert "defined in a file" in dashboard.get("/rules/f").text
+    assert dashboard.post("/rules/f/mode", {"mode": "shadow", "version": "1"}).status_code == 409
+    dashboard.close()
+
+
+def test_search_and_pages_with_many_rules(dashboard: Dashboard) -> None:
+    catalog = dashboard.control.parts.catalog
+    from crestgate.rules.rule import Rule
+
+    rules = [
+        Rule(f"rule-{n:05}", f"Rule {n}", "user", 10, 60.0, identifier=f"u{n}", endpoint_pattern=f"/api/{n}/*")
+        for n in range(10_000)
+    ]
+    catalog.current = catalog.current.edited(rules)
+    page = dashboard.get("/rules")
+    assert "1–50 of 10,000" in page.text
+    assert page.text.count('scope="row"') == 50
+    assert "9,951–10,000 of" in dashboard.get("/rules?page=200").text
+    assert "9,951–10,000 of" in dashboard.get("/rules?page=999999").text
+    found = dashboard.get("/rules?q=RULE-00042")
+    assert "1–1 of 1" in found.text
+    assert "/rules/rule-00042" in found.text
+    assert "No rule matches" in dashboard.get("/rules?q=nothing").text
+    assert "No rule matches" in dashboard.get("/rules?mode=shadow").text
+
+
+def test_subject_shows_counters_resets_and_overrides(dashboard: Dashboard) -> None:
+    dashboard.rule(rule_id="per-user", name="Per user")
+    for _ in range(3):
+        assert dashboard.control.check(user="42").allowed
+    page = dashboard.get("/subjects/user/42")
+    assert "3 / 3" in page.text
+    assert "throttled" in page.text
+    assert dashboard.post("/subjects/user/42/reset", {"rule_id": "per-user"}).status_code == 303
+    assert "0 / 3" in dashboard.get("/subjects/user/42").text
+    fields = {"rule_id": "per-user", "limit": "500", "seconds": "60"}
+    assert dashboard.post("/subjects/user/42/override", fields).status_code == 303
+    overridden = dashboard.get("/subjects/user/42")
+    assert "500 requests per minute" in overridden.text
+    rule_id = re.search(r'name="rule_id" value="([^"]+)">Undo', overridden.text)
+    assert rule_id is not None
+    assert dashboard.control.check(user="42").limit == 500
+    assert dashboard.post("/subjects/user/42/undo", {"rule_id": rule_id[1]}).status_code == 303
+    assert dashboard.control.check(user="42").limit == 3
+    assert dashboard.post("/subjects/user/42/undo", {"rule_id": rule_id[1]}).status_code == 404
+    audit = text_of(dashboard.get("/audit"))
+    assert "reset requested user:42" in audit
+    assert "key:admin" in audit
+    assert audit.count("per-user") >= 3
+
+
+def test_override_says_what_is_wrong(dashboard: Dashboard) -> None:
+    dashboard.rule(rule_id="per-user")
+    fields = {"rule_id": "per-user", "limit": "many", "seconds": "60"}
+    response = dashboard.post("/subjects/user/42/override", fields)
+    assert response.status_code == 400
+    assert "limit" in text_of(response)
+    assert dashboard.post("/subjects/ip/192.0.2.1/override", fields).status_code == 404
+    assert dashboard.get("/subjects/planet/mars").status_code == 404
+
+
+@pytest.mark.parametrize("dimension", ["user", "ip", "client", "key", "apikey"])
+def test_subject_of_each_dimension(dashboard: Dashboard, dimension: str) -> None:
+    dashboard.rule(rule_id="one", dimension=dimension)
+    page = dashboard.get(f"/subjects/{dimension}/192.0.2.1")
+    assert page.status_code == 200
+    assert "0 / 3" in page.text
+
+
+def test_history_of_a_subject_and_of_a_rule(dashboard: Dashboard) -> None:
+    history: History = dashboard.control.parts.history
+    now_us = dashboard.control.clock.ticks()
+    dashboard.rule(rule_id="per-user", mode="shadow")
+    history.add(now_us - 60_000_000, {"per-user": (40, 2, 7)}, {"user:42": (1234, 5)})
+    assert "1,234 allowed, 5 denied" in text_of(dashboard.get("/subjects/user/42"))
+    assert '<p class="big shadow-text" id="shadow-hour">7</p>' in dashboard.get("/rules/per-user").text
+    overview = dashboard.get("/")
+    assert "1,234" in overview.text
+    assert "/subjects/user/42" in overview.text
+    assert "<polyline" in overview.text
+
+
+def test_store_that_fails_shows_a_banner_and_no_invented_numbers(dashboard: Dashboard) -> None:
+    dashboard.rule(rule_id="per-user")
+    dashboard.control.store.broken = True
+    for path in ("/", "/subjects/user/42", "/system", "/rules"):
+        page = dashboard.get(path)
+        assert page.status_code == 200
+        assert 'id="store-banner">' in page.text, path
+        assert "allowed without counting" in page.text
+    assert "– – – –" in text_of(dashboard.get("/subjects/user/42"))
+
+
+def test_no_banner_while_the_store_answers(dashboard: Dashboard) -> None:
+    assert 'id="store-banner" hidden>' in dashboard.get("/").text
+
+
+def test_long_identifiers_are_refused(dashboard: Dashboard) -> None:
+    assert dashboard.get(f"/subjects/user/{'x' * 2000}").status_code == 400
+
+
+def test_explain_tells_why(dashboard: Dashboard) -> None:
+    dashboard.rule(rule_id="per-user", name="Per user")
+    dashboard.rule(rule_id="bob", identifier="bob", limit=9)
+    page = dashboard.get("/explain?show=1&user=bob&path=/orders/7")
+    assert page.status_code == 200
+    text = text_of(page)
+    assert "9 of 9 left" in text
+    assert "lost" in text
+    assert dashboard.control.check(user="bob").remaining == 8, "explain consumed nothing"
+    assert dashboard.get("/explain?show=1&user=bob&cost=-1").status_code == 400
+
+
+def test_audit_filters(dashboard: Dashboard) -> None:
+    dashboard.rule(rule_id="a")
+    dashboard.post("/rules/a/mode", {"mode": "shadow", "version": "1"})
+    assert "rule:a" in dashboard.get("/audit?actor=key:admin").text
+    assert "No entry matches" in dashboard.get("/audit?actor=nobody").text
+    assert "No entry matches" in dashboard.get("/audit?until=2001-01-01T00:00:00Z").text
+    assert dashboard.get("/audit?since=yesterday").status_code == 400
+    mode = text_of(dashboard.get("/audit?subject=rule:a"))
+    assert "mode enforce shadow" in mode
+
+
+class Tags(HTMLParser):
+    """All tags and attributes of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.scripts: list[Any] = []
+        self.handlers: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "script":
+            self.scripts.append(dict(attrs).get("src"))
+        self.handlers += [name for name, _ in attrs if name.startswith("on") or name == "style"]
+
+
+def test_hostile_names_are_text(dashboard: Dashboard) -> None:
+    name = HOSTILE
+    dashboard.rule(rule_id="hostile", name=name, identifier=name, tier="*", endpoint_pattern="/x/*")
+    dashboard.rule(rule_id=f"id {name}", name=name, dimension="client", limit=1)
+    now_us = dashboard.control.clock.ticks()
+    subject = f"user:{name}"
+    dashboard.control.parts.history.add(now_us, {f"id {name}": (3, 1, 1), name: (1, 1, 1)}, {subject: (5, 5)})
+    quoted = quote(name, safe="")
+    dashboard.post(f"/subjects/user/{quoted}/reset")
+    paths = [
+        "/",
+        "/rules",
+        f"/rules?q={quoted}",
+        "/rules/hostile",
+        "/rules/hostile/edit",
+        f"/rules/{quote(f'id {name}', safe='')}",
+        f"/rules/new?name={quoted}",
+        f"/subjects/user/{quoted}",
+        f"/subjects/client/{quoted}",
+        f"/explain?show=1&user={quoted}&path=/x/1",
+        f"/audit?actor={quoted}",
+        "/audit",
+        f"/audit?since={quoted}",
+        "/system",
+        "/what-if?rule_id=hostile",
+        f"/rules/{quoted}",
+        f"/login?next=/{quoted}",
+    ]
+    for path in paths:
+        page = dashboard.get(path)
+        assert page.status_code in (200, 303, 400, 404), path
+        tags = Tags(page.text)
+        assert all(one is not None and one.startswith("/dashboard/static/") for one in tags.scripts), path
+        assert tags.handlers == [], path
+        assert "49" not in re.findall(r"'&(?:amp;)?(\d+)", page.text), "no template in a name is rendered"
+
+
+def test_static_files(anyone: Dashboard) -> None:
+    page = anyone.get("/login")
+    for url in re.findall(r'(?:src|href)="(/dashboard/static/[^"]+)"', page.text):
+        response = anyone.get(url)
+        assert response.status_code == 200
+        assert "immutable" in response.headers["cache-control"]
+    assert not re.search(r'(?:src|href)="(?!/|#)', page.text), "nothing from other hosts"
+    for name in ("..%2fapp.py", ".hidden.css", "nothing.css", "app.py"):
+        assert anyone.get(f"/dashboard/static/{name}").status_code == 404
+
+
+def test_theme_is_chosen_without_script(anyone: Dashboard) -> None:
+    assert 'data-theme="auto"' in anyone.get("/login").text
+    response = anyone.post("/theme", {"theme": "dark", "next": "/login"}, token=False)
+    assert response.headers["location"] == "/login"
+    assert 'data-theme="dark"' in anyone.get("/login").text
+    anyone.post("/theme", {"theme": '"><script>'}, token=False)
+    assert 'data-theme="auto"' in anyone.get("/login").text
+
+
+def test_limit_in_words_while_it_is_typed(dashboard: Dashboard) -> None:
+    words = dashboard.get("/dashboard/words?limit=100&window_seconds=60&burst=20&algorithm=gcra")
+    assert words.text == "100 requests per minute, bursts up to 20"
+    assert dashboard.get("/dashboard/words?limit=x&window_seconds=").text == ""
+    assert dashboard.get("/dashboard/words?limit=1&window_seconds=inf&algorithm=gcra").status_code == 200
