@@ -18,15 +18,24 @@ from typing import Annotated
 import typer
 
 from crestgate.cli import version
+from crestgate.cli.audit import audit
 from crestgate.cli.checks import add_checks
 from crestgate.cli.config import config_app
 from crestgate.cli.db import db_app
+from crestgate.cli.explain import explain
 from crestgate.cli.keys import keys_app
 from crestgate.cli.migrate import migrate_app
 from crestgate.cli.openapi import openapi
 from crestgate.cli.output import print_error, print_line
+from crestgate.cli.overrides import override_app
+from crestgate.cli.plans import plans_app
 from crestgate.cli.rules import rules_app
 from crestgate.cli.serve import serve
+from crestgate.cli.simulate import simulate
+from crestgate.cli.stats import stats
+from crestgate.cli.status import status
+from crestgate.cli.tiers import tier
+from crestgate.cli.top import top
 from crestgate.errors import CrestgateError, ValidationError
 
 __all__ = ["app", "run"]
@@ -39,19 +48,27 @@ _SECRET = re.compile(r"://.*@")
 _TOKEN = re.compile(r"cg_[0-9a-f]{12}_[\w-]+")
 
 app = typer.Typer(
-    add_completion=False,
     context_settings={"help_option_names": ["--help", "-h"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 app.command()(serve)
 add_checks(app)
+app.command()(explain)
+app.command()(top)
+app.command()(stats)
+app.command()(status)
+app.command()(audit)
+app.add_typer(override_app, name="override")
+app.command()(tier)
+app.add_typer(plans_app, name="plans")
 app.add_typer(rules_app, name="rules")
 app.add_typer(keys_app, name="keys")
 app.add_typer(config_app, name="config")
 app.add_typer(db_app, name="db")
 app.add_typer(migrate_app, name="migrate")
 app.command()(openapi)
+app.command()(simulate)
 
 
 def _print_version(requested: bool) -> None:

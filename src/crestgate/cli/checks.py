@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from crestgate.cli.decisions import decision_data, print_decision, print_reset
+from crestgate.cli.decisions import decision_data, policy_reason, print_decision, print_reset
 from crestgate.cli.locations import (
     ConfigOption,
     CountersOption,
@@ -50,7 +50,7 @@ from crestgate.stores.port import LocalStore, Op, Outcome, Request
 from crestgate.stores.remote_store import RemoteStore
 from crestgate.stores.spec import StoreSpec
 
-__all__ = ["add_checks"]
+__all__ = ["STORE_TIMEOUT", "add_checks", "open_catalog"]
 
 DENIED = 1
 STORE_TIMEOUT = 5.0
@@ -221,7 +221,8 @@ def _decide(op: Op, command: CheckCommand, cost: int, as_json: bool) -> None:
         assert decision is not None
         data = decision_data(decision)
     if as_json:
-        print_json(data)
+        reason = policy_reason(data)
+        print_json(data if reason is None else {**data, "failure_policy": reason})
     else:
         print_decision(data, would=op is Op.PEEK)
     if not data["allowed"]:
@@ -253,7 +254,7 @@ def _run(op: Op, command: CheckCommand, cost: int) -> Result:
         auditor = stack.enter_context(_editor(rules_store if op is Op.RESET else None))
         catalog = None
         if needs_catalog:
-            catalog = stack.enter_context(_catalog(settings, rules_store))
+            catalog = stack.enter_context(open_catalog(settings, rules_store))
         store = stack.enter_context(_open(url))
         try:
             result = _execute(op, command, cost, store, catalog, auditor)
@@ -332,7 +333,8 @@ def _open(url: StoreSpec) -> Iterator[LocalStore | RemoteStore]:
 
 
 @contextmanager
-def _catalog(settings: Settings, rules_store: str | None) -> Iterator[Catalog]:
+def open_catalog(settings: Settings, rules_store: str | None) -> Iterator[Catalog]:
+    """The rules of the settings and of a database together, as a service has them."""
     sources: list[Repository] = [settings.rule_files()]
     if rules_store is not None:
         sources.append(open_repository(rules_store))

@@ -8,7 +8,7 @@ from typing import Any
 from crestgate.cli.output import Cell, Column, escape_control, format_duration, print_line, print_table
 from crestgate.core.decision import Decision
 
-__all__ = ["decision_data", "print_decision", "print_reset"]
+__all__ = ["decision_data", "policy_reason", "print_decision", "print_reset", "print_verdict"]
 
 COLUMNS = (
     Column("limit", wraps=True),
@@ -21,6 +21,11 @@ COLUMNS = (
     *(Column("retry after", drop_order=3), Column("delay", drop_order=2), Column("state", drop_order=1)),
 )
 """Columns that repeat the line above the table are dropped first."""
+POLICY_REASONS = {
+    "fail_open": "the failure policy decided, not the store: not limited (fail_open)",
+    "fail_closed": "the failure policy decided, not the store: denied until it is back (fail_closed)",
+    "fallback": "the failure policy decided, not the store: limited in one process (fallback)",
+}
 _STYLES = {"warning": "yellow", "throttled": "red"}
 
 
@@ -51,15 +56,29 @@ def _part_data(decision: Decision) -> dict[str, Any]:
     }
 
 
+def policy_reason(data: Mapping[str, Any]) -> str | None:
+    """Which failure policy decided, or one of the limits; None if the store did."""
+    reasons = [str(one.get("reason")) for one in (data, *(data.get("parts") or ()))]
+    return next((reason for reason in reasons if reason in POLICY_REASONS), None)
+
+
 def print_decision(data: Mapping[str, Any], *, would: bool) -> None:
     """Print a decision in the format of the HTTP API: a line, and a table of its limits."""
-    verdict = Cell("allowed", "bold green") if data["allowed"] else Cell("denied", "bold red")
-    print_line("would be " if would else "", verdict, _explanation(data))
+    print_verdict(data, would=would)
     parts = data.get("parts") or ([data] if data.get("rule") is not None else [])
     rows = [_row(str(part["rule"]), part) for part in parts]
     rows += [_row(f"{shadow['rule']} (shadow)", shadow) for shadow in data.get("shadows") or ()]
     if rows:
         print_table(COLUMNS, rows)
+
+
+def print_verdict(data: Mapping[str, Any], *, would: bool) -> None:
+    """Print the line of a decision, and which failure policy made it."""
+    verdict = Cell("allowed", "bold green") if data["allowed"] else Cell("denied", "bold red")
+    print_line("would be " if would else "", verdict, _explanation(data))
+    reason = policy_reason(data)
+    if reason is not None:
+        print_line(Cell(POLICY_REASONS[reason], "bold red"))
 
 
 def _explanation(data: Mapping[str, Any]) -> str:
@@ -86,8 +105,15 @@ def _row(name: str, part: Mapping[str, Any]) -> list[str | Cell]:
         format_duration(part["reset_after"]),
         "-" if part["allowed"] else "never" if retry_after is None else format_duration(retry_after),
         format_duration(part["delay"]) if part["delay"] else "-",
-        Cell(str(part["state"]), _STYLES.get(part["state"], "")),
+        _state(part),
     ]
+
+
+def _state(part: Mapping[str, Any]) -> Cell:
+    """The pressure state. A decision of the failure policy knows none."""
+    if part.get("reason") in POLICY_REASONS:
+        return Cell(str(part["reason"]), "red")
+    return Cell(str(part["state"]), _STYLES.get(part["state"], ""))
 
 
 def print_reset(counters: Sequence[tuple[str, str]]) -> None:

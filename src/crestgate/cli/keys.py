@@ -1,4 +1,4 @@
-"""`crestgate keys`: create, list and revoke the API keys of a service, in its rule database.
+"""`crestgate keys`: create, list, rotate and revoke the API keys of a service, in its rule database.
 
 No service needs to be running, so the first key is created this way, too. Running ones see a change within a second.
 """
@@ -6,7 +6,6 @@ No service needs to be running, so the first key is created this way, too. Runni
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,18 +14,18 @@ from typing import Annotated, Any
 
 import typer
 
+from crestgate.cli.durations import duration_us, parse_duration
 from crestgate.cli.groups import command_group
 from crestgate.cli.locations import ConfigOption, JsonOption, actor, key_store, open_rules
 from crestgate.cli.output import Cell, Column, escape_control, print_error, print_json, print_line, print_table
 from crestgate.config.default_folder import default_rules_url, has_default_rules
-from crestgate.core.limit import Limit
 from crestgate.errors import ConfigError, NotFoundError, ReadOnlyError, StoreError
 from crestgate.loader.fields import Fields, Problems
 from crestgate.rules.port import Repository
 from crestgate.rules.storage.factory import open_repository
 from crestgate.rules.timestamps import format_timestamp, read_timestamp
 from crestgate.runtime.url_options import Options, redact_url
-from crestgate.service.auth.keys import SCOPES, TOKEN, ApiKey, create_key, list_keys, revoke_key
+from crestgate.service.auth.keys import SCOPES, TOKEN, ApiKey, create_key, list_keys, revoke_key, rotate_key
 
 __all__ = ["keys_app"]
 
@@ -36,9 +35,8 @@ COLUMNS = (
 )
 LAST_US = 253_402_300_799_000_000
 """The last second of the year 9999, the latest timestamp that can be formatted."""
-_DURATION = re.compile(r"(\d{1,9})\s*([a-zA-Z]+)")
 
-keys_app = command_group("Create, list and revoke the keys of a service.")
+keys_app = command_group("Create, list, rotate and revoke the keys of a service.")
 
 KeyStoreOption = Annotated[
     str | None,
@@ -118,6 +116,38 @@ def revoke(
     print_line(Cell("revoked", "red"), f"  key {escape_control(key_id)}")
 
 
+@keys_app.command()
+def rotate(
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="Its id, as `keys list` shows it.")],
+    grace: Annotated[
+        str, typer.Option("--grace", metavar="DURATION", help="How long the old token still works: 10m, 1h, 1d.")
+    ] = "1h",
+    as_json: JsonOption = False,
+    rules_store: KeyStoreOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Create a key with the same name, scope and expiry, and let the old one expire. Prints the new token once.
+
+    \b
+    crestgate keys rotate 3f9c02d17ab4 --grace 1h
+    """
+    token_given = TOKEN.fullmatch(key_id)
+    if token_given is not None:  # use only the id of a whole token, and never show the rest
+        key_id = token_given[1]
+    ends_us = time.time_ns() // 1000 + round(parse_duration(grace, "--grace") * 1_000_000)
+    with _open(rules_store, config) as repository:
+        key, old, token = rotate_key(repository, actor(), key_id, ends_us)
+    if as_json:
+        print_json({**_data(key), "token": token, "replaces": _data(old)})
+        return
+    print_error(
+        f"key {key.key_id} replaces {old.key_id} ({old.name!r}, scope {old.scope}), which works until "
+        f"{format_timestamp(old.expires_us)}; the new token is shown this once:",
+        prefix="",
+    )
+    print_line(token)
+
+
 @contextmanager
 def _open(rules_store: str | None, config: str | None, *, create: bool = False) -> Iterator[Repository]:
     url = key_store(rules_store, config)
@@ -163,15 +193,8 @@ def _refuse_missing(path: str, _url: str) -> Repository:
 
 def _parse_expiry(text: str, now_us: int) -> int:
     """The expiry of a key: a duration from now, a date (its start, in UTC), or a timestamp."""
-    duration = _DURATION.fullmatch(text.strip())
-    at_us = None
-    if duration is not None:
-        try:
-            at_us = now_us + int(duration[1]) * Limit.parse(f"1/{duration[2]}").period_us
-        except ConfigError:  # unknown unit
-            at_us = None
-    else:
-        at_us = _date(text.strip())
+    lasts_us = duration_us(text)
+    at_us = _date(text.strip()) if lasts_us is None else now_us + lasts_us
     if at_us is None or at_us > LAST_US:
         raise ConfigError(
             "--expires is a duration such as 90d or 12h, a date such as 2030-01-31, or a timestamp such as "

@@ -17,8 +17,10 @@ from crestgate.cli.output import escape_control, format_duration
 from unit.cli.conftest import IMPORT_PATH, Run
 
 COMMANDS = (
-    *("check", "peek", "reset", "rules list", "rules get", "rules apply", "rules delete", "rules diff"),
-    *("config check", "db upgrade", "openapi"),
+    *("check", "peek", "reset", "explain", "rules list", "rules get", "rules apply", "rules delete", "rules diff"),
+    *("config check", "db upgrade", "openapi", "top", "stats", "status", "audit", "tier"),
+    *("override set", "override undo", "override list", "plans list", "plans get", "plans set", "plans delete"),
+    *("keys create", "keys list", "keys rotate", "keys revoke"),
 )
 
 

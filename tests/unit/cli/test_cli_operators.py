@@ -1,0 +1,131 @@
+"""The commands for operators on the files of this folder, without a service."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crestgate.cli.audit import outcomes
+from crestgate.config.default_folder import read_service_file, write_service_file
+from crestgate.service.observability.snapshot import Snapshot, WorkerStatus
+from crestgate.service.observability.worker_snapshots import WorkerSnapshots
+from unit.cli.conftest import RULES, Run
+
+
+@pytest.fixture
+def rules(run: Run, folder: Path) -> None:
+    (folder / "rules.yaml").write_text(RULES)
+    assert run("rules", "apply", "-f", "rules.yaml").code == 0
+
+
+def data(run: Run, *words: str) -> Any:
+    result = run(*words, "--json")
+    assert result.code == 0, result.err
+    return json.loads(result.out)
+
+
+@pytest.mark.usefixtures("rules")
+def test_override_and_its_undo(run: Run) -> None:
+    made = run("override", "acme", "orders", "500", "--for", "2h")
+    assert (made.code, made.err) == (0, "")
+    assert "acme: 500 per 60 s until" in made.out
+    (listed,) = data(run, "override", "list", "acme")
+    assert (listed["rule_id"], listed["limit"]) == ("override:acme:orders", 500)
+    assert data(run, "override", "list", "other") == []
+    again = run("override", "--for", "2h", "acme", "orders", "700")
+    assert again.code == 0
+    assert run("override", "undo", "acme", "orders").code == 0
+    assert data(run, "override", "list") == []
+    missing = run("override", "undo", "acme", "orders")
+    assert (missing.code, missing.err) == (2, "crestgate: user 'acme' has no override of rule 'orders'\n")
+    actions = [entry["action"] for entry in data(run, "audit", "--subject", "rule:override:acme:orders")]
+    assert actions == ["delete", "update", "create"]
+
+
+@pytest.mark.usefixtures("rules")
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("acme", "nothing", "5", "--for", "2h"), "there is no rule 'nothing'"),
+        (("acme", "orders", "5", "--for", "soon"), "--for is a duration such as 30m, 2h or 7d, not 'soon'"),
+        (("acme", "trial", "5", "--for", "2h"), "only user rules can be overridden"),
+    ],
+)
+def test_wrong_overrides(run: Run, words: tuple[str, ...], error: str) -> None:
+    result = run("override", *words)
+    assert result.code == 2
+    assert error in result.err
+
+
+@pytest.mark.usefixtures("rules")
+def test_tier_and_plans(run: Run) -> None:
+    assert data(run, "tier", "acme", "premium") == {"user_id": "acme", "tier": "premium"}
+    assert data(run, "tier", "acme", "--remove")["tier"] == "free"
+    assert run("tier", "acme").code == 2
+    run("plans", "set", "silver", "5/second", "100/day")
+    assert [plan["name"] for plan in data(run, "plans", "list")] == ["gold", "silver"]
+    assert len(data(run, "plans", "get", "silver")["limits"]) == 2
+    assert run("plans", "delete", "silver").code == 0
+    assert run("plans", "get", "silver").code == 2
+
+
+@pytest.mark.usefixtures("rules")
+def test_status_and_stats_without_a_service(run: Run) -> None:
+    status = run("status")
+    assert (status.code, status.err) == (0, "")
+    assert "no running service in ./.crestgate" in status.out
+    assert "rules in force: 5" in status.out
+    assert data(run, "stats")["totals"] == {"allowed": 0, "denied": 0, "shadowed": 0}
+    top = run("top", "--once")
+    assert top.code == 2
+    assert "no service runs in this folder" in top.err
+
+
+@pytest.mark.usefixtures("rules")
+def test_status_of_a_service_in_this_folder(run: Run, folder: Path) -> None:
+    remove = write_service_file("http://127.0.0.1:8080", str(folder / "snapshots"))
+    assert run("status").out.startswith("no running service"), "no worker has published"
+    now_us = time.time_ns() // 1000
+    worker = WorkerStatus(42, now_us - 5_000_000, {"a:1": ("open", "no response")}, 7, now_us - 1_000_000, "gone")
+    WorkerSnapshots(folder / "snapshots", 0).publish(Snapshot(at_us=now_us, sequence=1, worker=worker))
+    status = run("status")
+    assert status.code == 1
+    assert "the failure policy decides now: 7 checks in the last minute were not decided by the store" in status.out
+    top = run("top", "--json", "--interval", "0.5")
+    assert (top.code, json.loads(top.out)["fail_open_now"]) == (0, True)
+    stats = run("stats")
+    assert "the failure policy decides now" in stats.err
+    remove()
+    assert read_service_file() is None
+
+
+@pytest.mark.usefixtures("rules")
+def test_rotated_key_has_a_grace_period(run: Run) -> None:
+    made = data(run, "keys", "create", "ops", "--scope", "write", "--expires", "90d")
+    new = data(run, "keys", "rotate", made["key_id"], "--grace", "1h")
+    assert (new["name"], new["scope"], new["expires_at"]) == ("ops", "write", made["expires_at"])
+    assert new["token"] != made["token"]
+    assert new["replaces"]["key_id"] == made["key_id"]
+    assert new["replaces"]["expires_at"] < made["expires_at"]
+    assert run("keys", "rotate", "000000000000").code == 2
+
+
+def test_audit_shows_outcomes() -> None:
+    def entry(action: str, subject: str = "user:1") -> dict[str, Any]:
+        return {"actor": "cli:a", "action": action, "subject": subject}
+
+    newest_first = [
+        *(entry("reset failed"), entry("reset requested"), entry("reset"), entry("reset requested")),
+        *(entry("reset requested", "user:2"), entry("create", "rule:x")),
+    ]
+    assert [one["action"] for one in outcomes(newest_first)] == ["reset failed", "reset", "reset requested", "create"]
+
+
+@pytest.mark.parametrize("command", ["top", "stats", "status", "audit", "override", "tier", "plans set", "keys rotate"])
+def test_help_shows_an_example(run: Run, command: str) -> None:
+    words = [*command.split(), *(["set"] if command == "override" else [])]
+    assert f"  crestgate {command}" in run(*words, "--help").out
