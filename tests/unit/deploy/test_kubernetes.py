@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
+from crestgate import __version__
 from crestgate.config.settings import Settings, load_settings
 from crestgate.service.auth.guard import is_loopback, required_check_scope
 from crestgate.service.preflight import ADMIN_KEY
@@ -20,19 +22,22 @@ SECRET = {  # as created by the command in kustomization.yaml
 }
 PROBES = {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
 NAME = "app.kubernetes.io/name"
+MOUNTED = "/etc/crestgate-descriptors"
 
 
-def manifests(name: str) -> dict[str, Any]:
-    """Manifests of a file by kind."""
-    return {one["kind"]: one for one in yaml.safe_load_all((FOLDER / name).read_text())}
+def manifests(name: str) -> list[Any]:
+    return list(yaml.safe_load_all((FOLDER / name).read_text()))
 
 
-ALONE: dict[str, Any] = {
-    kind: one
-    for name in yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
-    for kind, one in manifests(name).items()
-}
-SIDECAR = manifests("sidecar.yaml")
+KUSTOMIZATION = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
+APPLIED: list[Any] = [one for name in KUSTOMIZATION["resources"] for one in manifests(name)]
+ALONE: dict[str, Any] = {one["kind"]: one for one in APPLIED if one["metadata"]["name"] == "crestgate"}
+"""By kind: those that are called crestgate."""
+DESCRIPTORS, GRPC_SERVICE = (
+    next(one for one in APPLIED if one["metadata"]["name"] == name)
+    for name in ("crestgate-descriptors", "crestgate-grpc")
+)
+SIDECAR = {one["kind"]: one for one in manifests("sidecar.yaml")}
 BOTH = [pytest.param(ALONE, id="alone"), pytest.param(SIDECAR, id="sidecar")]
 
 
@@ -57,21 +62,20 @@ def environment(kinds: dict[str, Any]) -> dict[str, str]:
 def settings(kinds: dict[str, Any], folder: Path) -> Settings:
     """Settings that Crestgate loads from the ConfigMap and the environment."""
     path = folder / "crestgate.yaml"
-    path.write_text(kinds["ConfigMap"]["data"]["crestgate.yaml"])
+    path.write_text(kinds["ConfigMap"]["data"]["crestgate.yaml"].replace(MOUNTED, str(folder / "descriptors")))
+    (folder / "descriptors").mkdir(exist_ok=True)
+    for name, text in DESCRIPTORS["data"].items():
+        (folder / "descriptors" / name).write_text(text)
     return load_settings(str(path), environment(kinds))
 
 
 def test_everything_is_applied_or_an_example() -> None:
-    listed = {*yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]}
-    assert {path.name for path in FOLDER.iterdir()} == {*listed, "kustomization.yaml", "sidecar.yaml"}
-    assert {*ALONE} == {"ConfigMap", "Deployment", "Service", "PodDisruptionBudget", "HorizontalPodAutoscaler"}
-
-
-def test_each_kind_has_the_version_that_kubernetes_serves() -> None:
-    served = {"ConfigMap": "v1", "Service": "v1", "Deployment": "apps/v1", "PodDisruptionBudget": "policy/v1"}
-    served["HorizontalPodAutoscaler"] = "autoscaling/v2"
-    for kinds in (ALONE, SIDECAR):
-        assert {kind: one["apiVersion"] for kind, one in kinds.items()}.items() <= served.items()
+    listed = {*KUSTOMIZATION["resources"]}
+    others = {"kustomization.yaml", "sidecar.yaml", "upgrade", "monitoring"}
+    assert {path.name for path in FOLDER.iterdir()} == {*listed, *others}
+    expected = {"ConfigMap", "Deployment", "Service", "NetworkPolicy", "PodDisruptionBudget", "HorizontalPodAutoscaler"}
+    assert {*ALONE} == expected
+    assert len(APPLIED) == len(expected) + 2
 
 
 @pytest.mark.parametrize("kinds", BOTH)
@@ -106,10 +110,11 @@ def test_standalone_service_listens_on_all_interfaces_and_needs_a_key(tmp_path: 
         assert required_check_scope(server, address) == "check"
     ports = {port["name"]: port["containerPort"] for port in container(ALONE)["ports"]}
     assert ports == {"http": server.http.port, "grpc": server.grpc.port}
-    assert {port["name"]: port["targetPort"] for port in ALONE["Service"]["spec"]["ports"]} == {
-        "http": "http",
-        "grpc": "grpc",
-    }, "service meshes detect gRPC by the port name"
+    for service, name in ((ALONE["Service"], "http"), (GRPC_SERVICE, "grpc")):
+        (port,) = service["spec"]["ports"]
+        assert (port["name"], port["targetPort"]) == (name, name), "service meshes detect gRPC by the port name"
+        assert port["port"] == ports[name]
+    assert GRPC_SERVICE["spec"]["clusterIP"] == "None", "clients balance calls over the pods"
     assert {container(ALONE)[probe]["httpGet"]["path"] for probe in PROBES} == {"/healthz", "/readyz"}
     for probe, path in PROBES.items():
         assert container(ALONE)[probe]["httpGet"] == {"path": path, "port": "http"}
@@ -160,7 +165,9 @@ def test_selectors_find_the_pods(kinds: dict[str, Any]) -> None:
     labels = spec["template"]["metadata"]["labels"]
     assert spec["selector"]["matchLabels"].items() <= labels.items()
     if "Service" in kinds:
-        assert kinds["Service"]["spec"]["selector"].items() <= labels.items()
+        for service in (kinds["Service"], GRPC_SERVICE):
+            assert service["spec"]["selector"].items() <= labels.items()
+        assert kinds["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
         assert kinds["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
     assert NAME in labels
 
@@ -181,3 +188,39 @@ def test_only_the_autoscaler_sets_replicas() -> None:
 def test_service_links_are_disabled(tmp_path: Path) -> None:
     assert pod(ALONE)["enableServiceLinks"] is False
     assert pod(SIDECAR)["enableServiceLinks"] is False
+
+
+def test_descriptors_are_read_from_their_config_map(tmp_path: Path) -> None:
+    mounts = {one["mountPath"]: one["name"] for one in container(ALONE)["volumeMounts"]}
+    (volume,) = [one for one in pod(ALONE)["volumes"] if one["name"] == mounts[MOUNTED]]
+    assert volume["configMap"]["name"] == DESCRIPTORS["metadata"]["name"]
+    found = settings(ALONE, tmp_path)
+    assert found.descriptors_summary is not None
+    assert found.descriptors_summary.endswith(": 1 limit in shop")
+
+
+def test_startup_probe_outlasts_the_wait_for_stores(tmp_path: Path) -> None:
+    probe = container(ALONE)["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] > settings(ALONE, tmp_path).server.store_wait_seconds > 0
+
+
+def test_network_policy_covers_all_ports_and_stores() -> None:
+    spec = ALONE["NetworkPolicy"]["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    opened = {port["port"] for rule in spec["ingress"] for port in rule["ports"]}
+    assert opened == {port["name"] for port in container(ALONE)["ports"]}
+    reached = {port["port"] for rule in spec["egress"] for port in rule["ports"]}
+    assert {53, *(urlsplit(SECRET[name]).port for name in ("store", "rules-store"))} <= reached
+    assert all("from" in rule for rule in spec["ingress"]), "not from everywhere"
+
+
+def test_image_has_the_tag_that_the_dockerfile_builds() -> None:
+    built = f"crestgate:{__version__}"
+    dockerfile = (FOLDER.parent / "Dockerfile").read_text()
+    assert f"docker build -f deploy/Dockerfile -t {built} " in dockerfile
+    job = yaml.safe_load((FOLDER / "upgrade" / "job.yaml").read_text())
+    used = [container(ALONE), container(SIDECAR), *job["spec"]["template"]["spec"]["containers"]]
+    assert {one["image"] for one in used} == {built}
+    for path in (FOLDER, FOLDER / "upgrade"):
+        (image,) = yaml.safe_load((path / "kustomization.yaml").read_text())["images"]
+        assert image == {"name": "crestgate", "newTag": __version__}
