@@ -38,7 +38,7 @@ __all__ = [
 
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = ".ready"
-SIZES = {"server": 70, "test": 450}
+SIZES = {"docs": 60, "server": 70, "test": 450}
 """Megabytes that the packages of an extra or group take, roughly, to say so before they are installed."""
 
 TESTS = "what the tests need"
@@ -172,7 +172,7 @@ def main() -> None:
     which.add_argument("--group", help="the packages of a dependency group of pyproject.toml")
     arguments = parser.parse_args()
     kind, name = ("extra", arguments.extra) if arguments.extra else ("group", arguments.group)
-    purpose = {"server": "what the service needs", "test": TESTS}.get(name, name)
+    purpose = {"docs": "what builds the site", "server": "what the service needs", "test": TESTS}.get(name, name)
     prepare(arguments.folder, requirements(kind, name), purpose, SIZES.get(name, 100))
 
 

@@ -1,6 +1,6 @@
 """Finds programs that are missing on this machine, and installs their Debian packages only if that needs no password.
 
-    python -m tools.system_packages servers      what the tests start: Redis, MariaDB, PostgreSQL, nginx
+    python -m tools.system_packages servers      what the tests start, from Redis to Chromium
     python -m tools.system_packages load         what the benchmark loads the service with: optional
     python -m tools.system_packages chaos        what steps the clocks of servers: optional
     python -m tools.system_packages go           what h2spec is compiled with
@@ -47,6 +47,8 @@ SERVERS = (
     Program("mariadbd", "mariadb-server", "CRESTGATE_TEST_MYSQL_URL"),
     Program("postgres", "postgresql", "CRESTGATE_TEST_POSTGRES_URL"),
     Program("nginx", "nginx"),
+    Program("promtool", "prometheus"),
+    Program("chromium", "chromium"),
 )
 KINDS = {
     "servers": SERVERS,

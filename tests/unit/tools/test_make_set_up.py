@@ -83,10 +83,10 @@ def test_missing_servers_are_named_without_apt(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(system_packages, "SERVER_FOLDERS", [])
     monkeypatch.setenv("CRESTGATE_TEST_MYSQL_URL", "mysql://127.0.0.1/test")
     missing = system_packages.missing_packages("servers")
-    assert missing == ["redis-server", "openssl", "postgresql", "nginx"]
+    assert missing == ["redis-server", "openssl", "postgresql", "nginx", "prometheus", "chromium"]
     text = system_packages.explain("servers", missing)
     assert "there is no apt-get" in text
-    assert "redis-server, openssl, postgresql, nginx" in text
+    assert "redis-server, openssl, postgresql, nginx, prometheus, chromium" in text
     assert "CRESTGATE_TEST_POSTGRES_URL, CRESTGATE_TEST_REDIS_URL." in text
     assert "`make quick`" in text
 

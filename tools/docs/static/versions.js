@@ -1,0 +1,1 @@
+window.CRESTGATE_VERSIONS = [];
