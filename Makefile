@@ -8,6 +8,7 @@ GRPC_PORT ?= 8081
 VENV := .venv
 BIN := $(VENV)/bin
 SERVE_VENV := .venv-serve
+DOCS_VENV := .docs-venv
 
 FORMATTED := src tests examples benchmarks chaos proto tools setup.py
 FROM_SOURCE := PYTHONPATH=src $(BIN)/python -m pytest -q -o cache_dir=.pytest_cache/source
@@ -19,7 +20,7 @@ COMPILED := yes
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: serve compile test quick check doctest source compiled compile-for-tests servers bench chaos h2spec limits-suite \
-	clients-check package clean python FORCE
+	clients-check package docs pictures clean python FORCE
 
 # The service on loopback, until Ctrl-C: from the source at once, or compiled if `make compile` was run since the last
 # change. Its environment has what the service needs and nothing else. Its counters and rules stay in .crestgate, which
@@ -58,13 +59,13 @@ doctest: $(VENV)/.ready
 # tested once, from the source.
 SOURCE_ONLY := tests/servers tests/model \
 	$(addprefix tests/unit/,chaos cli config deploy history locks loader retry rules/storage service/admin service/auth \
-		stores/migrating tools) \
-	$(addprefix tests/integration/,proxies rules test_migration_kills.py test_locks.py test_locks_faults.py test_retry_http.py \
-		test_shared_killed_lines.py)
+		service/dashboard stores/migrating tools) \
+	$(addprefix tests/integration/,deploy proxies rules service/dashboard test_chaos_short.py test_migration_kills.py \
+		test_locks.py test_locks_faults.py test_retry_http.py test_shared_killed_lines.py)
 
 # Tested once, compiled: floods of a million keys, processes that are killed and forked, the programs of the pages, and
 # what is asked over sockets. Both builds would tell the same. Checks over a socket are also made from the source.
-COMPILED_ONLY := tests/examples tests/packaging tests/security \
+COMPILED_ONLY := tests/examples tests/migration_guides tests/packaging tests/security \
 	$(addprefix tests/integration/,frameworks network service/processes test_flood.py test_fresh_clients.py \
 		test_sqlite_forks.py) \
 	$(filter-out %/test_checks_http.py,$(wildcard tests/integration/service/test_*.py)) \
@@ -138,5 +139,15 @@ compile-for-tests: $(VENV)/.ready
 limits-suite: servers $(VENV)/.ready
 	$(BIN)/python tests/compat/limits_suite.py
 
+# The pages of docs/ as a site in build/site; warnings are errors. DOCS="--publish FOLDER" adds this version to a folder of
+# several: see CONTRIBUTING.md.
+docs: python
+	@$(PYTHON) -m tools.environment $(DOCS_VENV) --group docs
+	@$(DOCS_VENV)/bin/python -m tools.docs build/site $(DOCS)
+
+# The pictures of docs/algorithms.md and README.md, drawn anew: seeded and on virtual time, so always the same.
+pictures: $(VENV)/.ready
+	PYTHONPATH=src $(BIN)/python -m tools.pictures
+
 clean:
-	rm -rf $(VENV) $(SERVE_VENV) .bench-venv .package-venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SERVE_VENV) $(DOCS_VENV) .bench-venv .package-venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -34,7 +34,7 @@ def test_page_prints_what_it_shows(tmp_path: Path) -> None:
     around = {name: value for name, value in os.environ.items() if not name.startswith(("CRESTGATE_", *TERMINAL))}
     around["PATH"] = f"{command.parent}:{os.environ['PATH']}"
     runs = RUN.findall(page)
-    assert len(runs) == 11
+    assert len(runs) == 12
     for script, expected in runs:
         assert all(line.startswith(("crestgate ", "echo ", "sed ")) for line in script.splitlines()), script
         done = subprocess.run(

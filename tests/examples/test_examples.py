@@ -3,6 +3,7 @@
 The examples are run as programs, and their output is compared. The documentation follows these rules:
 
 - A fenced `python` block must stand, line for line and apart from indentation, in a file of examples/; those are run.
+  The guides of docs/migrating quote the applications of tests/migration_guides, which are run there.
 - A fenced `pycon` block is a session: it is run as a doctest, in one namespace for each page, from top to bottom, and
   must print what it shows. (An ellipsis stands for any text.)
 - A fenced `yaml` block must stand, in the same way, in a YAML file of examples/; those are loaded.
@@ -36,7 +37,8 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 CONFIGURATIONS = sorted((ROOT / "examples").rglob("*.yaml"))
 WITH_MISTAKES = {"mistakes.yaml"}  # what is said about them is in docs/configuration.md
 WRITTEN_BY_A_RUN = {ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.svg"}  # may not be there yet
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted({*(ROOT / "docs").glob("*.md")} - WRITTEN_BY_A_RUN)]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted({*(ROOT / "docs").rglob("*.md")} - WRITTEN_BY_A_RUN)]
+APPLICATIONS = sorted((ROOT / "tests" / "migration_guides").glob("*/*.py"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 PRINTED = {
@@ -86,6 +88,10 @@ PRINTED = {
         """,
     "worker_processes.py": """
         admitted in all: 50 of 400
+        """,
+    "access_log.py": """
+        203.0.113.66 - - [01/Jan/2026:00:00:00 +0000] "GET /products/0 HTTP/1.1" 200 512 "-" "example/1.0"
+        4000 lines: name a file to write them to
         """,
     "virtual_time.py": """
         both passed: 24 hours and 30 seconds of virtual time
@@ -172,6 +178,20 @@ PRINTED = {
         alice 200 {'orders-per-premium-user': '9', 'requests-per-address': '1'}
         alice 200 {'orders-per-premium-user': '8', 'requests-per-address': '0'}
         alice 429 {'orders-per-premium-user': '8', 'requests-per-address': '0'}
+        """,
+    "limit_an_api.py": """
+        key-of-acme [200, 200, 200, 200]
+        key-of-shop [200, 200, 200, 429]
+        invented-1 [200, 200, 200, 429]
+        invented-2 [429, 429, 429, 429]
+        report [(200, None), (429, '3600')]
+        healthz [200, 200, 200, 200]
+        """,
+    "background_jobs.py": """
+        sent to alice@example.com
+        again in 30.0 s
+        sent to bob@example.com
+        ['cleaned', 'another machine has run it', 'another machine has run it']
         """,
     "login_protection.py": """
         alice [200, 200, 200, 200, 200]
@@ -451,7 +471,7 @@ def test_fences_are_closed_and_of_a_known_kind(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_and_yaml_blocks_stand_in_an_example(page: Path) -> None:
     examples = {
-        "python": [path.read_text() for path in EXAMPLES],
+        "python": [path.read_text() for path in [*EXAMPLES, *APPLICATIONS]],
         "yaml": [path.read_text() for path in CONFIGURATIONS],
     }
     for kind, block in FENCE.findall(page.read_text()):

@@ -90,7 +90,14 @@ def running(folder: Path, **more: str) -> Iterator[Running]:
 
 
 @pytest.mark.parametrize(
-    ("name", "blocks"), [("README.md", 6), ("docs/quickstart.md", 3), ("docs/service.md", 5), ("docs/http-api.md", 23)]
+    ("name", "blocks"),
+    [
+        ("README.md", 6),
+        ("docs/quickstart.md", 3),
+        ("docs/service.md", 5),
+        ("docs/http-api.md", 24),
+        ("docs/explain.md", 4),
+    ],
 )
 def test_page_shows_what_is_answered(name: str, blocks: int, tmp_path: Path) -> None:
     text = (ROOT / name).read_text()

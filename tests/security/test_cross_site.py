@@ -113,7 +113,9 @@ def test_programs_pass(client: httpx.Client) -> None:
 def test_links_to_pages_may_be_followed(client: httpx.Client) -> None:
     visit = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
     assert client.get("/docs", headers=visit).status_code == 200
-    assert client.get("/", headers=visit).status_code == 307
+    home = client.get("/", headers=visit)
+    assert (home.status_code, home.headers["location"]) == (303, "/login")
+    assert client.get("/login", headers=visit).status_code == 200
     for path in ("/metrics", "/api/v1/rules", "/openapi.json"):
         refused(client.get(path, headers=visit))
     refused(client.get("/docs", headers={**visit, "sec-fetch-dest": "iframe"}))

@@ -25,6 +25,7 @@ BODIES = {
     "POST /ratelimiter/verify-api-limit": '{"clientId": "a", "clientId": "b"}',
     "POST /api/v1/rules": '{"name": "n", "dimension": "ip", "limit": 1, "limit": 9, "window_seconds": 60}',
     "PUT /api/v1/rules/n": '{"name": "n", "dimension": "ip", "limit": 1, "window_seconds": 6, "window_seconds": 60}',
+    "POST /api/v1/simulate": '{"rules": [], "minutes": 5, "minutes": 60}',
     "POST /api/v1/plans": '{"name": "p", "name": "q", "limits": "1/s"}',
     "PUT /api/v1/users/42/tier": '{"tier": "free", "tier": "premium"}',
     "POST /api/v1/users/42/override": '{"rule_id": "users", "limit": 1, "limit": 9, "duration_seconds": 60}',

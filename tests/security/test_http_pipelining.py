@@ -49,7 +49,7 @@ def test_pipelined_requests_without_reading(serve: Serve, report: Report, data: 
     assert grown < ONE_CONNECTION
 
 
-@pytest.mark.parametrize("path", [b"/metrics", b"/docs"])
+@pytest.mark.parametrize("path", [b"/metrics", b"/docs", b"/docs/reference", b"/docs/swagger-ui-bundle.js"])
 def test_unread_responses_on_many_connections(serve: Serve, report: Report, path: bytes) -> None:
     service = serve()
     before = memory_bytes(service)

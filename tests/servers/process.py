@@ -149,10 +149,15 @@ class ServerProcess(Server):
         """Start it without waiting, so that several come up at the same time."""
         assert not self.running, "already started"
         who = () if self.user is None else ("--reuid", self.user[0], "--regid", self.user[1], "--clear-groups")
+        environment = dict(os.environ)
+        # Into the server alone: as another user, it could not use what the library shares with setpriv.
+        preloaded = [f"LD_PRELOAD={environment.pop('LD_PRELOAD')}"] if "LD_PRELOAD" in environment else []
+        command = [*(["env", *preloaded] if preloaded else []), *self.command()]
         with self.log.open("ab") as log:
             self._process = _starter.submit(
                 subprocess.Popen,
-                [find("setpriv", "util-linux"), "--pdeathsig", "KILL", *map(str, who), "--", *self.command()],
+                [find("setpriv", "util-linux"), "--pdeathsig", "KILL", *map(str, who), "--", *command],
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
