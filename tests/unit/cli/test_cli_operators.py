@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from crestgate.cli.audit import outcomes
 from crestgate.config.default_folder import read_service_file, write_service_file
 from crestgate.service.observability.snapshot import Snapshot, WorkerStatus
 from crestgate.service.observability.worker_snapshots import WorkerSnapshots
@@ -112,17 +111,6 @@ def test_rotated_key_has_a_grace_period(run: Run) -> None:
     assert new["replaces"]["key_id"] == made["key_id"]
     assert new["replaces"]["expires_at"] < made["expires_at"]
     assert run("keys", "rotate", "000000000000").code == 2
-
-
-def test_audit_shows_outcomes() -> None:
-    def entry(action: str, subject: str = "user:1") -> dict[str, Any]:
-        return {"actor": "cli:a", "action": action, "subject": subject}
-
-    newest_first = [
-        *(entry("reset failed"), entry("reset requested"), entry("reset"), entry("reset requested")),
-        *(entry("reset requested", "user:2"), entry("create", "rule:x")),
-    ]
-    assert [one["action"] for one in outcomes(newest_first)] == ["reset failed", "reset", "reset requested", "create"]
 
 
 @pytest.mark.parametrize("command", ["top", "stats", "status", "audit", "override", "tier", "plans set", "keys rotate"])

@@ -205,8 +205,8 @@ class AuditEntryResponse(Model):
     action: Annotated[
         str,
         Field(
-            description="`create`, `update`, `delete` or `expire`. For counters `reset requested`, then `reset` or "
-            "`reset failed`; likewise `give_back` and `charge`."
+            description="`create`, `update`, `delete` or `expire`. For counters `reset` or `reset failed`, "
+            "and `reset requested` if nobody knows what became of it; likewise `give_back` and `charge`."
         ),
     ]
     subject: Annotated[str, Field(description="The kind and the id: `rule:orders-per-user`, `tier:alice`.")]
