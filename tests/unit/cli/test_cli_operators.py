@@ -84,6 +84,22 @@ def test_status_and_stats_without_a_service(run: Run) -> None:
     assert "no service runs in this folder" in top.err
 
 
+def test_status_of_each_store(run: Run, folder: Path) -> None:
+    closed_port = "redis://127.0.0.1:1/0"
+    (folder / "crestgate.yaml").write_text(
+        f"migrate: {{from: 'sqlite:///old.db', to: '{closed_port}', percent: 0}}\nstores: {{hot: 'sqlite:///hot.db'}}\n"
+    )
+    status = run("status", "--config", "crestgate.yaml", "--json")
+    stores = {one["name"]: (one["url"], one["reachable"]) for one in json.loads(status.out)["stores"]}
+    stores.pop("rule_database", None)
+    assert stores == {
+        "from": ("sqlite:///old.db", True),
+        "to": (closed_port, False),
+        "hot": ("sqlite:///hot.db", True),
+    }
+    assert status.code == 1
+
+
 @pytest.mark.usefixtures("rules")
 def test_status_of_a_service_in_this_folder(run: Run, folder: Path) -> None:
     remove = write_service_file("http://127.0.0.1:8080", str(folder / "snapshots"))

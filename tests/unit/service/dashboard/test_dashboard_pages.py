@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from crestgate.history.port import History
+from crestgate.stores.memory import MemoryStore
+from crestgate.stores.migrating.share import Share
+from crestgate.stores.migrating.store import MigratingStore
+from crestgate.stores.named import NamedStoreGroup
 from unit.service.dashboard.dashboard_client import Dashboard, text_of
 
 HOSTILE = "\"><script>alert(1)</script>'&{{7*7}}"
@@ -160,6 +166,18 @@ def test_store_that_fails_shows_a_banner_and_no_invented_numbers(dashboard: Dash
         assert 'id="store-banner">' in page.text, path
         assert "allowed without counting" in page.text
     assert "– – – –" in text_of(dashboard.get("/subjects/user/42"))
+
+
+@pytest.mark.parametrize("dead", ["migrate.from", "migrate.to", "stores.hot"])
+def test_banner_names_the_store_that_fails(tmp_path: Path, dead: str) -> None:
+    stores = {name: MemoryStore() for name in ("migrate.from", "migrate.to", "stores.hot")}
+    migrating = MigratingStore(stores["migrate.from"], stores["migrate.to"], Share(50))
+    stores[dead].close()
+    with closing(Dashboard(tmp_path, group=NamedStoreGroup(migrating, {"hot": stores["stores.hot"]}))) as dashboard:
+        dashboard.log_in()
+        page = dashboard.get("/")
+        assert 'id="store-banner">' in page.text
+        assert f'id="store-message">{dead}: ' in page.text
 
 
 def test_no_banner_while_the_store_answers(dashboard: Dashboard) -> None:
