@@ -167,7 +167,8 @@ async def open_service(
     worker_snapshots = WorkerSnapshots(node.snapshots, worker)
     notifier = WorkerNotifier(node.folder, worker)
     recording = settings.traffic
-    traffic = TrafficRecorder(recording.max_requests, _now_us()) if recording.record else None
+    token_key = await asyncio.to_thread(signing_key, repository)
+    traffic = TrafficRecorder(recording.max_requests, _now_us(), token_key) if recording.record else None
     notifier.listen(catalog.wake, _traffic_writer(traffic, TrafficFiles(node.snapshots, worker)))
     metrics = WorkerMetrics(worker_snapshots.previous())
     seen = worker_snapshots.own_seen()
@@ -199,7 +200,7 @@ async def open_service(
         notifier=notifier,
         store_titles=(limiter.title, repository.title),
         started_us=_now_us(),
-        token_key=await asyncio.to_thread(signing_key, repository),
+        token_key=token_key,
         descriptors=descriptors,
         traffic=traffic,
     )
