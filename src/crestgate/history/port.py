@@ -19,7 +19,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-__all__ = ["MAX_POINTS", "MAX_SUBJECTS", "MAX_USES", "History", "Step", "SubjectPoint", "SubjectUsage", "UsagePoint"]
+__all__ = [
+    "MAX_POINTS",
+    "MAX_SUBJECTS",
+    "MAX_USES",
+    "History",
+    "Step",
+    "SubjectPoint",
+    "SubjectUsage",
+    "TopRules",
+    "UsagePoint",
+]
 
 Step = Literal["minute", "hour"]
 MAX_SUBJECTS = 100
@@ -41,6 +51,18 @@ class UsagePoint:
     denied: int
     shadowed: int
     """Would have been denied by a rule in shadow mode."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopRules:
+    """The rules with the most denials, and the sums over all rules."""
+
+    totals: Sequence[UsagePoint]
+    """By time; `rule` is empty."""
+    points: Sequence[UsagePoint]
+    """Of the top rules, by time and rule."""
+    rules: int
+    """How many rules have counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +95,10 @@ class History(Protocol):
     def usage(self, since_us: int, until_us: int, step: Step, rule: str | None = None) -> list[UsagePoint]:
         """The minutes or hours from the one that `since_us` is in to the last that begins before `until_us`, of this
         rule or of all, by time and rule. A minute without counts has no point."""
+
+    def top_rules(self, since_us: int, until_us: int, step: Step, limit: int) -> TopRules:
+        """The minutes or hours, as `usage` has them, of the rules with the most denials, and of these with the most
+        requests. It reads any number of rules."""
 
     def top(self, since_us: int, until_us: int, limit: int = 10) -> list[SubjectUsage]:
         """The subjects with the highest counts in that time, in descending order. Whole hours are read as hours, which

@@ -20,7 +20,16 @@ from crestgate.databases.names import short_name
 from crestgate.databases.transactions import SqlConflictError, Transactions
 from crestgate.errors import StoreClosedError
 from crestgate.history.names import decode_name, encode_name, merge_counts
-from crestgate.history.port import MAX_POINTS, MAX_SUBJECTS, MAX_USES, Step, SubjectPoint, SubjectUsage, UsagePoint
+from crestgate.history.port import (
+    MAX_POINTS,
+    MAX_SUBJECTS,
+    MAX_USES,
+    Step,
+    SubjectPoint,
+    SubjectUsage,
+    TopRules,
+    UsagePoint,
+)
 from crestgate.history.spans import (
     HOUR,
     MINUTE,
@@ -91,6 +100,31 @@ class SqlHistory:
         rows = self._read(lambda connection: connection.execute(query).all())
         check_points(len(rows))
         return [UsagePoint(row.at_us, decode_name(row.rule), row.allowed, row.denied, row.shadowed) for row in rows]
+
+    def top_rules(self, since_us: int, until_us: int, step: Step, limit: int) -> TopRules:
+        seconds = SECONDS[step]
+        within = self._within(usage, Span(seconds, begin_us(since_us, seconds), until_us))
+        sums = [func.sum(usage.c[name]) for name in ("allowed", "denied", "shadowed")]
+        by_time = select(usage.c.at_us, *sums).where(within).group_by(usage.c.at_us).order_by(usage.c.at_us)
+        number = select(func.count(usage.c.rule.distinct())).where(within)
+        top = select(usage.c.rule).where(within).group_by(usage.c.rule)
+        top = top.order_by(sums[1].desc(), sums[0].desc(), usage.c.rule).limit(limit)
+        points = select(usage).where(within).order_by(usage.c.at_us, usage.c.rule)
+
+        def read(connection: Connection) -> tuple[Sequence[Any], Sequence[Any], int]:
+            names = connection.execute(top).scalars().all()
+            of_top = connection.execute(points.where(usage.c.rule.in_(names))).all() if names else ()
+            return connection.execute(by_time).all(), of_top, connection.execute(number).scalar() or 0
+
+        totals, rows, rules = self._read(read)
+        return TopRules(
+            [
+                UsagePoint(at_us, "", int(allowed), int(denied), int(shadow))
+                for at_us, allowed, denied, shadow in totals
+            ],
+            [UsagePoint(row.at_us, decode_name(row.rule), row.allowed, row.denied, row.shadowed) for row in rows],
+            rules,
+        )
 
     def top(self, since_us: int, until_us: int, limit: int = 10) -> list[SubjectUsage]:
         self._check_open()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from crestgate.errors import StoreClosedError
-from crestgate.history.port import MAX_SUBJECTS, History, SubjectPoint, SubjectUsage, UsagePoint
+from crestgate.history.port import MAX_SUBJECTS, History, SubjectPoint, SubjectUsage, TopRules, UsagePoint
 
 __all__ = ["DAY_US", "HOUR_US", "MINUTE_US", "NOON", "HistoryKit", "Opener"]
 
@@ -92,6 +92,29 @@ class HistoryKit:
         ]
         assert history.usage(NOON, NOON + DAY_US, "hour", "b") == [UsagePoint(NOON, "b", 0, 2, 3)]
         assert history.usage(NOON, NOON + DAY_US, "hour", "nobody") == []
+
+    def test_top_rules(self, history: History) -> None:
+        assert history.top_rules(NOON, NOON + DAY_US, "minute", 2) == TopRules([], [], 0)
+        history.add(NOON, {"busy": (90, 0, 2), "b": (0, 2, 0), "c": (1, 2, 0)}, {})
+        history.add(NOON + MINUTE_US, {"b": (0, 0, 3), "c": (1, 0, 0)}, {})
+        history.add(NOON + HOUR_US, {"busy": (0, 50, 0)}, {})
+        found = history.top_rules(NOON + 1, NOON + HOUR_US, "minute", 2)
+        assert found.totals == [UsagePoint(NOON, "", 91, 4, 2), UsagePoint(NOON + MINUTE_US, "", 1, 0, 3)]
+        assert found.points == [
+            UsagePoint(NOON, "b", 0, 2, 0),
+            UsagePoint(NOON, "c", 1, 2, 0),
+            UsagePoint(NOON + MINUTE_US, "b", 0, 0, 3),
+            UsagePoint(NOON + MINUTE_US, "c", 1, 0, 0),
+        ]
+        assert found.rules == 3
+        assert {point.rule for point in history.top_rules(NOON, NOON + DAY_US, "hour", 1).points} == {"busy"}
+
+    def test_top_rules_of_any_number(self, history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in ("spans", "sql"):
+            monkeypatch.setattr(f"crestgate.history.{module}.MAX_POINTS", 3)
+        history.add(NOON, {f"r{number}": (1, number, 0) for number in range(10)}, {})
+        found = history.top_rules(NOON, NOON + MINUTE_US, "minute", 2)
+        assert ([point.rule for point in found.points], found.rules) == (["r8", "r9"], 10)
 
     def test_any_text_is_a_name(self, history: History) -> None:
         history.add(NOON, {name: (n + 1, 0, 0) for n, name in enumerate(NAMES)}, dict.fromkeys(NAMES, (0, 1)))

@@ -168,6 +168,19 @@ def test_store_that_fails_shows_a_banner_and_no_invented_numbers(dashboard: Dash
     assert "– – – –" in text_of(dashboard.get("/subjects/user/42"))
 
 
+def test_overview_with_many_busy_rules(dashboard: Dashboard) -> None:
+    history: History = dashboard.control.parts.history
+    minute_us = dashboard.control.clock.ticks() // 60_000_000 * 60_000_000
+    counts = {f"rule-{number:04}": (number, 1 + number % 7, 0) for number in range(2000)}
+    for minute in range(51):
+        history.add(minute_us - minute * 60_000_000, counts, {})
+    page = dashboard.get("/")
+    assert page.status_code == 200
+    assert "and 1,980 more rules with traffic" in page.text
+    assert f"{sum(counts[name][1] for name in counts) * 51:,} in the last hour" in page.text
+    assert page.text.count("<tr data-rule=") == 20
+
+
 @pytest.mark.parametrize("dead", ["migrate.from", "migrate.to", "stores.hot"])
 def test_banner_names_the_store_that_fails(tmp_path: Path, dead: str) -> None:
     stores = {name: MemoryStore() for name in ("migrate.from", "migrate.to", "stores.hot")}
