@@ -5,8 +5,9 @@ minute, in any order.
 
 Atomicity   An `add` is all of its counts, in the minute and in its hour, or nothing.
 Retention   Minutes and times of last use are kept for 30 days and hours for a year. `sweep` deletes what is older.
-Bounds      Of each minute, and of each hour, the 100 subjects with the highest counts are kept. A subject that enters
-            them later has lost its earlier counts. Of the times of last use, the latest 10,000.
+Bounds      Of each minute, and of each hour, the 100 subjects with the most requests are kept, and besides the 50 with
+            the most denials. A subject that enters them later has lost its earlier counts. Of the times of last use,
+            the latest 10,000.
 Errors      StoreError when the database is unavailable or fails; it says when the outcome is unknown. ValueError when
             a query has too many results.
 Threads     All methods may be called from any thread, and after a fork. They block, so an event loop calls them in a
@@ -20,10 +21,12 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 __all__ = [
+    "MAX_DENIED",
     "MAX_POINTS",
     "MAX_SUBJECTS",
     "MAX_USES",
     "History",
+    "Order",
     "Step",
     "SubjectPoint",
     "SubjectUsage",
@@ -32,8 +35,11 @@ __all__ = [
 ]
 
 Step = Literal["minute", "hour"]
+Order = Literal["requests", "denied"]
 MAX_SUBJECTS = 100
-"""Kept of each minute and each hour."""
+"""Kept of each minute and each hour, those with the most requests."""
+MAX_DENIED = 50
+"""The same, those with the most denials. They may be among the others."""
 MAX_POINTS = 100_000
 """Results of one query."""
 
@@ -100,9 +106,9 @@ class History(Protocol):
         """The minutes or hours, as `usage` has them, of the rules with the most denials, and of these with the most
         requests. It reads any number of rules."""
 
-    def top(self, since_us: int, until_us: int, limit: int = 10) -> list[SubjectUsage]:
-        """The subjects with the highest counts in that time, in descending order. Whole hours are read as hours, which
-        is fast; the rest at both ends, as minutes."""
+    def top(self, since_us: int, until_us: int, limit: int = 10, by: Order = "requests") -> list[SubjectUsage]:
+        """The subjects with the most requests in that time, or with the most denials, in descending order. Whole hours
+        are read as hours, which is fast; the rest at both ends, as minutes."""
 
     def subject(self, since_us: int, until_us: int, step: Step, subject: str) -> list[SubjectPoint]:
         """The minutes or hours, as `usage` has them, in which this subject was among those that are kept, by time."""

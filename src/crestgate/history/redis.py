@@ -24,7 +24,17 @@ from crestgate.databases.redis_client import open_client
 from crestgate.databases.shared_redis_client import OpenClient, SharedRedisClient
 from crestgate.errors import StoreClosedError
 from crestgate.history.names import decode_name, encode_name, merge_counts
-from crestgate.history.port import MAX_SUBJECTS, MAX_USES, Step, SubjectPoint, SubjectUsage, TopRules, UsagePoint
+from crestgate.history.port import (
+    MAX_DENIED,
+    MAX_SUBJECTS,
+    MAX_USES,
+    Order,
+    Step,
+    SubjectPoint,
+    SubjectUsage,
+    TopRules,
+    UsagePoint,
+)
 from crestgate.history.spans import (
     HOUR,
     MINUTE,
@@ -53,7 +63,7 @@ local function read()
   at = at + 1
   return ARGV[at - 1]
 end
-local max_subjects, spans = tonumber(read()), {}
+local max_subjects, max_denied, spans = tonumber(read()), tonumber(read()), {}
 for i = 1, 2 do
   spans[i] = {second = read(), ttl = read(), index = KEYS[3 * i - 2], rules = KEYS[3 * i - 1], top = KEYS[3 * i]}
 end
@@ -72,17 +82,28 @@ add('rules', 'ads')
 add('top', 'ad')
 for _, span in ipairs(spans) do
   if redis.call('HLEN', span.top) > max_subjects then
-    local fields, counts, names = redis.call('HGETALL', span.top), {}, {}
+    local fields, counts, denied, names, kept = redis.call('HGETALL', span.top), {}, {}, {}, {}
     for i = 1, #fields, 2 do
-      local name = string.sub(fields[i], 2)
+      local name, count = string.sub(fields[i], 2), tonumber(fields[i + 1])
       if not counts[name] then names[#names + 1] = name end
-      counts[name] = (counts[name] or 0) + tonumber(fields[i + 1])
+      counts[name] = (counts[name] or 0) + count
+      if string.sub(fields[i], 1, 1) == 'd' then denied[name] = count end
     end
-    table.sort(names, function(a, b)
-      if counts[a] ~= counts[b] then return counts[a] > counts[b] end
-      return a < b
-    end)
-    for i = max_subjects + 1, #names do redis.call('HDEL', span.top, 'a' .. names[i], 'd' .. names[i]) end
+    local function keep(numbers, number)
+      table.sort(names, function(a, b)
+        local of_a, of_b = numbers[a] or 0, numbers[b] or 0
+        if of_a ~= of_b then return of_a > of_b end
+        return a < b
+      end)
+      for i = 1, math.min(number, #names) do
+        if numbers[names[i]] then kept[names[i]] = true end
+      end
+    end
+    keep(counts, max_subjects)
+    keep(denied, max_denied)
+    for _, name in ipairs(names) do
+      if not kept[name] then redis.call('HDEL', span.top, 'a' .. name, 'd' .. name) end
+    end
   end
   redis.call('ZADD', span.index, span.second, span.second)
   redis.call('EXPIRE', span.index, span.ttl)
@@ -122,7 +143,7 @@ class RedisHistory:
     ) -> None:
         self._check_open()
         keys: list[str] = []
-        arguments: list[int | bytes] = [MAX_SUBJECTS]
+        arguments: list[int | bytes] = [MAX_SUBJECTS, MAX_DENIED]
         for seconds in (MINUTE, HOUR):
             second = begin_us(minute_us, seconds) // _US
             keys += [self._index(seconds), self._key(seconds, second), self._top(seconds, second)]
@@ -163,7 +184,7 @@ class RedisHistory:
         top = sorted(rules, key=lambda name: (-rules[name][1], -rules[name][0], name))[: max(limit, 0)]
         return TopRules(totals, list(self._points(span, top)) if top else [], len(rules))
 
-    def top(self, since_us: int, until_us: int, limit: int = 10) -> list[SubjectUsage]:
+    def top(self, since_us: int, until_us: int, limit: int = 10, by: Order = "requests") -> list[SubjectUsage]:
         self._check_open()
         sums: dict[bytes, list[int]] = {}
         for span in covering_spans(since_us, until_us):
@@ -172,8 +193,11 @@ class RedisHistory:
                     known = sums.setdefault(name, [0, 0])
                     known[0] += allowed
                     known[1] += denied
-        first = sorted(sums.items(), key=lambda item: (-sum(item[1]), item[0]))[: max(limit, 0)]
-        return [SubjectUsage(decode_name(name), allowed, denied) for name, (allowed, denied) in first]
+        if by == "denied":
+            first = sorted((item for item in sums.items() if item[1][1]), key=lambda item: (-item[1][1], item[0]))
+        else:
+            first = sorted(sums.items(), key=lambda item: (-sum(item[1]), item[0]))
+        return [SubjectUsage(decode_name(name), *counts) for name, counts in first[: max(limit, 0)]]
 
     def subject(self, since_us: int, until_us: int, step: Step, subject: str) -> list[SubjectPoint]:
         self._check_open()

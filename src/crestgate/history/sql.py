@@ -19,11 +19,11 @@ from crestgate.databases.engines import abandon, open_engine
 from crestgate.databases.names import short_name
 from crestgate.databases.transactions import SqlConflictError, Transactions
 from crestgate.errors import StoreClosedError
-from crestgate.history.names import decode_name, encode_name, merge_counts
+from crestgate.history.names import decode_name, encode_name, merge_counts, top_names
 from crestgate.history.port import (
     MAX_POINTS,
-    MAX_SUBJECTS,
     MAX_USES,
+    Order,
     Step,
     SubjectPoint,
     SubjectUsage,
@@ -126,7 +126,7 @@ class SqlHistory:
             rules,
         )
 
-    def top(self, since_us: int, until_us: int, limit: int = 10) -> list[SubjectUsage]:
+    def top(self, since_us: int, until_us: int, limit: int = 10, by: Order = "requests") -> list[SubjectUsage]:
         self._check_open()
         spans = covering_spans(since_us, until_us)
         if not spans or limit < 1:
@@ -134,7 +134,11 @@ class SqlHistory:
         table = usage_subjects
         allowed, denied = func.sum(table.c.allowed), func.sum(table.c.denied)
         query = select(table.c.subject, allowed, denied).where(or_(*(self._within(table, span) for span in spans)))
-        query = query.group_by(table.c.subject).order_by((allowed + denied).desc(), table.c.subject).limit(limit)
+        query = query.group_by(table.c.subject).limit(limit)
+        if by == "denied":
+            query = query.having(denied > 0).order_by(denied.desc(), table.c.subject)
+        else:
+            query = query.order_by((allowed + denied).desc(), table.c.subject)
         rows = self._read(lambda connection: connection.execute(query).all())
         return [SubjectUsage(decode_name(name), int(yes), int(no)) for name, yes, no in rows]
 
@@ -216,13 +220,16 @@ class SqlHistory:
     def _add_subjects(
         self, connection: Connection, key: dict[str, Any], subjects: Mapping[bytes, tuple[int, ...]]
     ) -> None:
-        """Keep the subjects with the highest counts, and delete the others."""
+        """Keep the top subjects, and delete the others."""
         table = usage_subjects
         here = and_(*(table.c[name] == value for name, value in key.items()))
-        query = select(table.c.subject, _TOTAL).where(here)
-        stored: dict[bytes, int] = {row.subject: row[1] for row in connection.execute(query)}
-        counts = {name: stored.get(name, 0) + sum(subjects.get(name, ())) for name in {*stored, *subjects}}
-        top = set(sorted(counts, key=lambda name: (-counts[name], name))[:MAX_SUBJECTS])
+        query = select(table.c.subject, table.c.allowed, table.c.denied).where(here)
+        stored: dict[bytes, tuple[int, int]] = {row.subject: (row[1], row[2]) for row in connection.execute(query)}
+        counts = dict(stored)
+        for name, (allowed, denied) in subjects.items():
+            known = stored.get(name, (0, 0))
+            counts[name] = (known[0] + allowed, known[1] + denied)
+        top = top_names(counts)
         dropped = sorted(stored.keys() - top)
         for start in range(0, len(dropped), BATCH_SIZE):
             batch = dropped[start : start + BATCH_SIZE]
@@ -268,9 +275,6 @@ class SqlHistory:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosedError(f"{self.title}: this history was closed; open it again")
-
-
-_TOTAL = usage_subjects.c.allowed + usage_subjects.c.denied
 
 
 def _add_counts(

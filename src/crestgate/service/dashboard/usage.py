@@ -71,14 +71,12 @@ def read_hour(history: History, now_us: int) -> HourOfUsage:
     since_us = _first_minute(now_us)
     found = history.top_rules(since_us, now_us, "minute", MAX_RULES)
     (total,) = _by_rule(found.totals, since_us) or [RuleUsage("", Series())]
-    subjects = history.top(since_us, now_us, 100)
-    denied = sorted((one for one in subjects if one.denied), key=lambda one: -one.denied)
     return HourOfUsage(
         total,
         sorted(_by_rule(found.points, since_us), key=lambda one: (-one.denied, -one.allowed, one.rule)),
         max(found.rules - MAX_RULES, 0),
-        subjects[:MAX_SUBJECTS],
-        denied[:MAX_SUBJECTS],
+        history.top(since_us, now_us, MAX_SUBJECTS),
+        history.top(since_us, now_us, MAX_SUBJECTS, "denied"),
     )
 
 
