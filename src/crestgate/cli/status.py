@@ -36,7 +36,10 @@ STORE_COLUMNS = (
     *(Column("store"), Column("url", wraps=True), Column("reachable"), Column("breaker", drop_order=1)),
     Column("last error", wraps=True, drop_order=2),
 )
-WORKER_COLUMNS = (Column("worker"), Column("pid"), Column("started"), Column("policy decisions, last minute"))
+WORKER_COLUMNS = (
+    *(Column("worker"), Column("pid"), Column("started"), Column("state")),
+    Column("policy decisions, last minute"),
+)
 UNREACHABLE = 1
 
 
@@ -166,11 +169,20 @@ def _print(data: Mapping[str, Any]) -> None:
     unreadable = f", {rules['unreadable']} unreadable" if rules["unreadable"] else ""
     print_line(f"rules in force: {rules['in_force']}{unreadable}, from {', '.join(rules['sources'])}")
     if data["workers"]:
-        rows = [
-            (str(one["worker"]), str(one["pid"]), str(one["started_at"]), str(one["policy_decisions_last_minute"]))
-            for one in data["workers"]
-        ]
-        print_table(WORKER_COLUMNS, rows)
+        print_table(WORKER_COLUMNS, [_worker_row(one) for one in data["workers"]])
+        missing = data["workers_expected"] - sum(not one["silent"] for one in data["workers"])
+        if missing:
+            print_line(Cell(f"{missing} of {data['workers_expected']} workers do not respond", "bold red"))
+
+
+def _worker_row(one: Mapping[str, Any]) -> list[str | Cell]:
+    return [
+        str(one["worker"]),
+        str(one["pid"]),
+        str(one["started_at"]),
+        Cell(f"silent since {one['seen_at']}", "bold red") if one["silent"] else Cell("ok", "green"),
+        str(one["policy_decisions_last_minute"]),
+    ]
 
 
 def _store_row(store: Mapping[str, Any]) -> list[str | Cell]:

@@ -105,7 +105,8 @@ def _data(
         "per_second": {name: round(delta / seconds, 1) for name, delta in deltas.items()},
         "fail_open_now": after["fail_open_now"],
         "policy_decisions_last_minute": after["policy_decisions_last_minute"],
-        "workers": len(after["workers"]),
+        "workers": sum(not one["silent"] for one in after["workers"]),
+        "workers_expected": after["workers_expected"],
         "top": stats["top"],
         "top_denied": stats["top_denied"],
     }
@@ -132,7 +133,7 @@ def _headline(data: Mapping[str, Any]) -> str:
     rates = data["per_second"]
     return (
         f"{data['service']}  {rates['allowed']:g} allowed/s  {rates['denied']:g} denied/s  "
-        f"{rates['fail_open']:g} fail-open/s  {data['workers']} workers"
+        f"{rates['fail_open']:g} fail-open/s  {data['workers']} of {data['workers_expected']} workers"
     )
 
 

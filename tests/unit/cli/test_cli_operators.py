@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -102,16 +103,21 @@ def test_status_of_each_store(run: Run, folder: Path) -> None:
 
 @pytest.mark.usefixtures("rules")
 def test_status_of_a_service_in_this_folder(run: Run, folder: Path) -> None:
-    remove = write_service_file("http://127.0.0.1:8080", str(folder / "snapshots"))
+    remove = write_service_file("http://127.0.0.1:8080", str(folder / "snapshots"), 3)
     assert run("status").out.startswith("no running service"), "no worker has published"
     now_us = time.time_ns() // 1000
     worker = WorkerStatus(42, now_us - 5_000_000, {"a:1": ("open", "no response")}, 7, now_us - 1_000_000, "gone")
     WorkerSnapshots(folder / "snapshots", 0).publish(Snapshot(at_us=now_us, sequence=1, worker=worker))
+    stuck = WorkerStatus(43, now_us - 90_000_000, policy_decisions=5, policy_decided_us=now_us - 60_000_000)
+    WorkerSnapshots(folder / "snapshots", 1).publish(Snapshot(at_us=now_us - 60_000_000, sequence=1, worker=stuck))
     status = run("status")
     assert status.code == 1
+    assert "2 of 3 workers do not respond" in status.out
+    assert re.search(r"1 +43 .* silent since", status.out)
     assert "the failure policy decides now: 7 checks in the last minute were not decided by the store" in status.out
     top = run("top", "--json", "--interval", "0.5")
     assert (top.code, json.loads(top.out)["fail_open_now"]) == (0, True)
+    assert [json.loads(top.out)[name] for name in ("workers", "workers_expected")] == [1, 3]
     stats = run("stats")
     assert "the failure policy decides now" in stats.err
     remove()

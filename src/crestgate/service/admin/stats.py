@@ -41,7 +41,7 @@ class StatsQuery(Query):
 
 @router.get("/api/v1/stats", **describe("Read the usage history", Stats, 400))
 def read_stats(context: ContextDep, query: Annotated[StatsQuery, QueryParameters()]) -> Response:
-    """Decisions over time, by rule, and by subject: most requests, most denials. The last seconds may still be missing."""
+    """Decisions over time, by rule, and by subject: most requests, most denials. The last seconds may be missing."""
     when = parse_timestamps({"since": query.since, "until": query.until})
     until_us = context.now_us() if when["until"] is None else when["until"]
     since_us = max(until_us - DEFAULT_SPAN_US[query.step], 0) if when["since"] is None else when["since"]

@@ -41,7 +41,7 @@ def _status(context: AdminContext, readiness: ReadinessResult) -> dict[str, Any]
     statuses = [one.worker for one in snapshots.values() if one.worker is not None and is_current(one, now_us)]
     catalog = dependencies.catalog
     return {
-        **node_status(snapshots, now_us),
+        **node_status(snapshots, now_us, dependencies.settings.server.workers),
         "stores": [*_stores(context, readiness, statuses), _rule_database(context, readiness)],
         "rules": {
             "in_force": len(catalog.current.rules),

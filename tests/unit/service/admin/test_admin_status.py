@@ -79,5 +79,7 @@ def test_status_of_all_workers(control: Control) -> None:
             Snapshot(at_us=now_us - age_us, sequence=1, worker=other)
         )
     data = status(control)
-    assert [worker["pid"] for worker in data["workers"]] == [os.getpid(), 4001], "worker 2 is gone"
+    workers = [(worker["pid"], worker["silent"]) for worker in data["workers"]]
+    assert workers == [(os.getpid(), False), (4001, False), (4002, True)], "worker 2 is stuck"
+    assert data["workers_expected"] == 1, "by the settings of this test"
     assert (data["fail_open_now"], data["policy_decisions_last_minute"]) == (True, 7)
