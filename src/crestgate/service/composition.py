@@ -278,6 +278,7 @@ def _descriptors(settings: Settings) -> Descriptors | None:
 
 def _traffic_writer(traffic: TrafficRecorder | None, files: TrafficFiles) -> Callable[[], None]:
     """Writes what this worker has recorded, in a thread, when another worker needs it."""
+    files.remove_own()
 
     def write() -> None:
         assert traffic is not None
