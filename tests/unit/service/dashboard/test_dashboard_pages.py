@@ -12,10 +12,12 @@ from urllib.parse import quote
 import pytest
 
 from crestgate.history.port import History
+from crestgate.service.checks.slices import MEMBER_SLICE
 from crestgate.stores.memory import MemoryStore
 from crestgate.stores.migrating.share import Share
 from crestgate.stores.migrating.store import MigratingStore
 from crestgate.stores.named import NamedStoreGroup
+from crestgate.stores.port import Op
 from unit.service.dashboard.dashboard_client import Dashboard, text_of
 
 HOSTILE = "\"><script>alert(1)</script>'&{{7*7}}"
@@ -124,6 +126,25 @@ def test_subject_shows_counters_resets_and_overrides(dashboard: Dashboard) -> No
     assert "reset requested user:42" in audit
     assert "key:admin" in audit
     assert audit.count("per-user") >= 3
+
+
+def test_reset_of_many_counters_is_done_in_slices(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [f"/p{number:03}" for number in range(205)]
+    for path in paths:
+        dashboard.rule(rule_id=path[1:], endpoint_pattern=path)
+        dashboard.control.check(user="42", path=path)
+    assert "Reset all 205 counters" in dashboard.get("/subjects/user/42").text
+    sizes: list[int] = []
+    apply = dashboard.control.store.inner.apply
+
+    def count(batch: Any) -> Any:
+        sizes.extend(len(request.members) for request in batch if request.op is Op.RESET)
+        return apply(batch)
+
+    monkeypatch.setattr(dashboard.control.store.inner, "apply", count)
+    assert dashboard.post("/subjects/user/42/reset").status_code == 303
+    assert (sum(sizes), max(sizes)) == (205, MEMBER_SLICE)
+    assert all(dashboard.control.check(user="42", path=path).remaining == 2 for path in paths)
 
 
 def test_override_says_what_is_wrong(dashboard: Dashboard) -> None:
