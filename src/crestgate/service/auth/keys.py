@@ -28,6 +28,7 @@ from crestgate.errors import ConfigError, NotFoundError, Problem, ValidationErro
 from crestgate.loader.fields import describe
 from crestgate.rules.diff import all_records
 from crestgate.rules.port import Actor, Edit, Record, Repository
+from crestgate.service.auth.log_outs import LOG_OUTS
 from crestgate.service.auth.token_keys import SIGNING_KEY
 
 __all__ = [
@@ -52,6 +53,8 @@ ADMIN = "admin"
 MIN_ADMIN_KEY = 16
 """Characters."""
 MAX_NAME = 100
+NOT_KEYS = (SIGNING_KEY, LOG_OUTS)
+"""Records beside the keys."""
 _RANK = {scope: rank for rank, scope in enumerate(SCOPES)}
 TOKEN = re.compile("cg_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -99,7 +102,7 @@ def create_key(
 def rotate_key(repository: Repository, actor: Actor, key_id: str, ends_us: int) -> tuple[ApiKey, ApiKey, str]:
     """Create a key with the name, scope and expiry of another, which expires at `ends_us`, or when it would have: both,
     or neither. Returns the new key, the old one, and the new token. NotFoundError if there is no such key."""
-    record = None if key_id == SIGNING_KEY else repository.get("key", key_id)
+    record = None if key_id in NOT_KEYS else repository.get("key", key_id)
     if record is None:
         raise NotFoundError(f"there is no key {key_id!r}")
     old = key_of(record)
@@ -121,7 +124,7 @@ def _new_key(name: str, scope: Scope, expires_us: int | None) -> tuple[Edit, str
 
 def list_keys(repository: Repository) -> list[ApiKey]:
     """All keys, including expired ones that are not removed yet, oldest first."""
-    records = [record for record in all_records(repository, "key") if record.id != SIGNING_KEY]
+    records = [record for record in all_records(repository, "key") if record.id not in NOT_KEYS]
     return sorted(map(key_of, records), key=lambda key: (key.created_us, key.key_id))
 
 

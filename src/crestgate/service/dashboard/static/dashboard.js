@@ -48,13 +48,16 @@
     let samples = [], source = null, ended = false;
     const say = (text, on) => { if (state) { put(state, text); state.classList.toggle("on", on); } };
 
+    // A rule may be called "constructor".
+    const ratesOf = (sample, rule) => Object.hasOwn(sample.rules, rule) ? sample.rules[rule] : [0, 0, 0];
+
     function show(sample) {
       for (const element of document.querySelectorAll("[data-value]")) put(element, rate(sample[element.dataset.value]));
       for (const element of document.querySelectorAll("[data-rule-value]"))
-        put(element, rate((sample.rules[element.dataset.rule] || [0, 0, 0])[element.dataset.ruleValue]));
+        put(element, rate(ratesOf(sample, element.dataset.rule)[element.dataset.ruleValue]));
       for (const row of document.querySelectorAll("tr[data-rule]"))
         for (const cell of row.querySelectorAll("[data-rate]"))
-          put(cell, rate((sample.rules[row.dataset.rule] || [0, 0, 0])[cell.dataset.rate]));
+          put(cell, rate(ratesOf(sample, row.dataset.rule)[cell.dataset.rate]));
       const banner = document.getElementById("store-banner"), stores = document.getElementById("store-state");
       if (banner) {
         banner.hidden = !sample.store.failing;
