@@ -59,7 +59,7 @@ async def log_in(request: Request) -> Response:
 
 async def log_out(site: Site, request: Request, fields: dict[str, str]) -> Response:
     """`POST /logout`."""
-    await asyncio.to_thread(site.sessions.end, request.scope["crestgate.session"], call_of(request).address)
+    await asyncio.to_thread(site.sessions.end, request.scope["crestgate.session"], call_of(request).address or "")
     response = RedirectResponse("/login", 303)
     response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=_is_secure(site, request))
     return response
