@@ -69,8 +69,10 @@ def _take(members: Sequence[Member], counters: Sequence[StoredCounter], now: i64
     steps: list[Step | None] = []
     admitted = True
     for member, counter in zip(members, counters, strict=True):
-        _rebase(counter, now)
-        step = None if member.cost > member.algorithm.ceiling else _step(member.algorithm, counter, now, member.cost)
+        algorithm, cost = member.algorithm, member.cost
+        if counter.state is not None:
+            _rebase(counter, now)
+        step = None if cost > algorithm.ceiling else _step(algorithm, counter, now, cost)
         steps.append(step)
         if member.binds and (step is None or not step[0]):
             admitted = False
@@ -164,7 +166,7 @@ def _step(algorithm: Algorithm, counter: StoredCounter, now: i64, cost: i64) -> 
     state, writer = counter.state, counter.writer
     if state is None or writer is None:
         return algorithm.step(EMPTY, now, cost)
-    if _same_shape(writer, algorithm):
+    if writer is algorithm or writer.shape == algorithm.shape:
         return algorithm.step(state, now, cost)
     return step_after_limit_change(writer, state, algorithm, now, cost)
 
