@@ -154,7 +154,7 @@ class RuleSet:
         given: Any = context
         raw = None if given.path is None else check_text("path", given.path)
         method = None if given.method is None else check_text("method", given.method).upper()
-        tier = self.tier_of(context)
+        tier = self.tier_of(context) if self.tiers or given.tier is not None else DEFAULT_TIER
         subjects, present = identified(context)
         shape: RequestShape = (raw, method, tier, present)
         cached = self.cache.get(shape)
@@ -345,10 +345,8 @@ def identified(context: ContextFields) -> tuple[dict[str, str], int]:
     values: tuple[object, ...] = _identifiers(context)  # of any type at runtime
     found: dict[str, str] = {}
     present = 0
-    for i in range(len(values)):
-        value = values[i]
+    for value, (bit, attribute, dimension, prefix) in zip(values, _IDENTIFIED, strict=True):
         if value is not None:
-            bit, attribute, dimension, prefix = _IDENTIFIED[i]
             text = check_text(attribute, value)
             found[dimension] = prefix + (subject_address(text) if dimension == "ip" and ":" in text else text)
             present |= bit

@@ -84,6 +84,10 @@ class LruTable:
         entry.newer = recent
         recent.older = entry
 
+    def holds(self, entry: TableEntry) -> bool:
+        """Whether an entry was not removed since it was found."""
+        return entry.older.newer is entry
+
     def make_room(self, new_keys: i64, now: i64, inline: bool) -> None:
         """Evict until so many entries can be added, and sweep a few that have expired. `inline`: one of them is of an
         inline limit. StoreError when there is no room for such an entry."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import final
 
-from crestgate.core.algorithms.algorithm import EMPTY, Algorithm
+from crestgate.core.algorithms.algorithm import EMPTY, Algorithm, Step
 from crestgate.core.decision import Decision
 from crestgate.core.mypyc_types import i64
 from crestgate.core.state import ListLog, State
@@ -193,6 +193,10 @@ class MemoryStore(LocalStore):
         """Decide one request, under the lock."""
         table = self.table
         members = request.members
+        if request.op is Op.TAKE:
+            taken = self.take_all(members, now)
+            if taken is not None:
+                return taken
         entries = [table.find(member.algorithm.name, member.key) for member in members]
         if request.op is Op.TAKE or request.op is Op.CHARGE:
             missing = 0
@@ -210,6 +214,55 @@ class MemoryStore(LocalStore):
                     entries = [table.find(member.algorithm.name, member.key) for member in members]
         counters = [TableCounter(table, members[i].key, entries[i], now) for i in range(len(entries))]
         return decide(request.op, members, counters, now)
+
+    def take_all(self, members: Sequence[Member], now: i64) -> list[Outcome] | None:
+        """Decide the usual TAKE, under the lock: every limit admits it, and each counter is new, or was written by its
+        limit and is not ahead of the clock. None, and no counter is changed, for any other: see decide.py."""
+        table = self.table
+        names = self.names
+        entries: list[TableEntry | None] = []
+        steps: list[Step] = []
+        new = 0
+        inline = False
+        for member in members:
+            algorithm = member.algorithm
+            cost = member.cost
+            if cost > algorithm.ceiling or not cost:
+                return None
+            keys = names.get(algorithm.name)
+            entry = keys.get(member.key) if keys is not None else None
+            if entry is None:
+                step = algorithm.step(EMPTY, now, cost)
+                new += 1
+                inline = inline or algorithm.inline
+            elif entry.algorithm is algorithm and entry.time * algorithm.tick <= now:
+                step = algorithm.step(entry, now, cost)
+                table.touch(entry)
+            else:
+                return None
+            if not step[0]:
+                return None
+            steps.append(step)
+            entries.append(entry)
+        if new:
+            table.make_room(new, now, inline)
+            for entry in entries:
+                if entry is not None and not table.holds(entry):
+                    return None
+        outcomes: list[Outcome] = []
+        for i in range(len(steps)):
+            member = members[i]
+            algorithm = member.algorithm
+            _, at, a, b, remaining, wait, reset = steps[i]
+            entry = entries[i]
+            if entry is not None:
+                entry.put(at, a, b, member.cost)
+            else:
+                entry = TableEntry(member.key, algorithm, at, 0, 0, ListLog() if algorithm.keeps_log else None)
+                entry.put(at, a, b, member.cost)
+                table.insert(entry, now + reset)
+            outcomes.append(Outcome(Decision(algorithm, True, remaining, wait, reset, None), at))
+        return outcomes
 
     def close(self) -> None:
         with self.mutex:

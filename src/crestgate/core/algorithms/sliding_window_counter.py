@@ -99,9 +99,9 @@ class SlidingWindowCounter(Algorithm):
 
     def available_at(self, state: State, now: i64, room: i64) -> i64:
         at = self.instant(state, now)
-        current, previous = self.counts(state, at)
         gone = at % self.period
-        if current + previous * (self.period - gone) // self.period <= room:
+        current, previous = self.counts(state, at)
+        if current + (previous * (self.period - gone) // self.period if previous else 0) <= room:
             return now
         return self.drained_at(at, at - gone, current, previous, room) * self.tick
 
