@@ -152,8 +152,12 @@ class RuleSet:
     def resolve(self, context: ContextFields, now_us: int) -> list[ResolvedRule]:
         """The rules that apply and win, in the order of the chain, including shadow rules, which do not bind."""
         given: Any = context
-        raw = None if given.path is None else check_text("path", given.path)
-        method = None if given.method is None else check_text("method", given.method).upper()
+        raw = given.path
+        if raw is not None and not isinstance(raw, str):
+            check_text("path", raw)  # raises
+        method = given.method
+        if method is not None:
+            method = check_text("method", method).upper()
         tier = self.tier_of(context) if self.tiers or given.tier is not None else DEFAULT_TIER
         subjects, present = identified(context)
         shape: RequestShape = (raw, method, tier, present)

@@ -49,9 +49,11 @@ class SlidingWindowCounter(Algorithm):
                 at = time
             gone = at % period
             start = at - gone
-        used = current + previous * (period - gone) // period
-        if used == 0:
-            previous = 0  # less than one request is left: fully recovered, whatever the clock does next
+        used = current
+        if previous > 0:
+            used += previous * (period - gone) // period
+            if used == 0:
+                previous = 0  # less than one request is left: fully recovered, whatever the clock does next
         capacity = self.capacity
         after = used + cost
         if after <= capacity or cost == 0:
