@@ -79,7 +79,10 @@ def _take(members: Sequence[Member], counters: Sequence[StoredCounter], now: i64
     outcomes: list[Outcome] = []
     try:
         for member, counter, step in zip(members, counters, steps, strict=True):
-            if not admitted or step is None or not step[0]:
+            if not admitted and step is not None:
+                outcomes.append(Outcome(_not_written(member.algorithm, counter, now, step), 0))
+                continue
+            if step is None or not step[0]:
                 outcomes.append(Outcome(_peek(member.algorithm, counter, now, member.cost), 0))
                 continue
             if member.cost:
@@ -159,6 +162,12 @@ def _peek(algorithm: Algorithm, counter: StoredCounter, now: i64, cost: i64) -> 
     if cost > algorithm.capacity:
         return Decision(algorithm, False, remaining, None, reset, None)
     step = standing if cost == 0 else _step(algorithm, counter, now, cost)
+    return Decision(algorithm, step[0], remaining, step[5], reset, None)
+
+
+def _not_written(algorithm: Algorithm, counter: StoredCounter, now: i64, step: Step) -> Decision:
+    """The same, of a step that was taken and is not written, because the request is denied."""
+    _, _, _, _, remaining, _, reset = _step(algorithm, counter, now, 0)
     return Decision(algorithm, step[0], remaining, step[5], reset, None)
 
 
