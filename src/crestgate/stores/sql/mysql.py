@@ -5,6 +5,7 @@ Socket timeouts follow the deadline of each check, whatever the server does.
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 import ssl
@@ -52,6 +53,15 @@ class _Connection(pymysql.Connection):  # type: ignore[misc]  # PyMySQL has no t
         return max(round((self.deadline - time.monotonic()) * 200) / 200, 0.005)
 
     @property
+    def _rfile(self) -> io.BufferedReader | None:
+        return self.__dict__.get("reader")
+
+    @_rfile.setter
+    def _rfile(self, value: io.BufferedReader | None) -> None:
+        """What PyMySQL reads from: its own reader of a socket would give each part of a packet the whole time."""
+        self.__dict__["reader"] = value and io.BufferedReader(_DeadlineReader(value.detach(), self))
+
+    @property
     def _read_timeout(self) -> float:
         return self._remaining()
 
@@ -77,6 +87,34 @@ class _Connection(pymysql.Connection):  # type: ignore[misc]  # PyMySQL has no t
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         return context
+
+
+@final
+class _DeadlineReader(io.RawIOBase):
+    """Reads of a connection's socket, each of which ends by the deadline: a packet may come a few bytes at a time."""
+
+    def __init__(self, raw: io.RawIOBase, connection: _Connection) -> None:
+        self.raw = raw
+        self.connection = connection
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        connection = self.connection
+        # Past the deadline only what has arrived already: it is not late because this thread was not scheduled.
+        seconds = connection._remaining() if time.monotonic() < connection.deadline else 0.0
+        if seconds != connection._current_timeout:
+            connection._sock.settimeout(seconds)
+            connection._current_timeout = seconds
+        count: int | None = self.raw.readinto(buffer)
+        if count is None:
+            raise TimeoutError("timed out")
+        return count
+
+    def close(self) -> None:
+        self.raw.close()
+        super().close()
 
 
 @final
