@@ -36,9 +36,9 @@ _SETUP = (
 )
 _RETRYABLE = (1205, 1213)
 """Lock wait timeout, deadlock."""
-_LOST = (1040, 1053, 1077, 1080, 1290, 1792, 1836, 1927, 3169, 4031)
-"""Besides the client's own codes from 2000 on: the server has too many connections, shuts down, ended the session, or
-is read-only. The last is a primary that was replaced: a new connection may reach the new one."""
+_LOST = (1040, 1053, 1077, 1080, 1927, 3169, 4031)
+"""Besides the client's own codes from 2000 on: the server has too many connections, shuts down, ended the session."""
+_READ_ONLY = (1290, 1792, 1836)
 _MISSING_TABLE = 1146
 _SCHEMA_LOCK = "crestgate_schema"
 
@@ -174,6 +174,8 @@ def _translate(error: pymysql.MySQLError, deadline: float) -> DatabaseConnection
     if code >= 2000 or code == 0 or code in _LOST:
         timed_out = time.monotonic() >= deadline - 0.005
         return DatabaseConnectionError("no answer in time" if timed_out else message, timed_out=timed_out)
+    if code in _READ_ONLY:
+        return DatabaseConnectionError(message, read_only=True)
     return StatementError(f"{message} ({code})", retryable=code in _RETRYABLE, missing_table=code == _MISSING_TABLE)
 
 
@@ -186,6 +188,7 @@ class MysqlDriver(Driver):
         self.name = f"{title} at {address.shown()}"
         self.dialect = MYSQL
         self.own_clock = True
+        self.opens_in_background = True
 
     def parameters(self) -> dict[str, Any]:
         address = self.address
