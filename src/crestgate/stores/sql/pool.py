@@ -103,13 +103,12 @@ class SessionPool:
 
     def add_late(self, session: Session | None) -> None:
         """A session whose caller has left, or None if it could not be opened."""
-        if session is not None and self.closed:
-            session.close()
-            session = None
         if session is not None:
             self.sessions.add(session)
         self.slots.put(session)
-        if session is not None and self.on_late_session is not None:
+        if self.closed:
+            self.close_idle()
+        elif session is not None and self.on_late_session is not None:
             self.on_late_session()
 
     def allow_fork(self) -> None:
