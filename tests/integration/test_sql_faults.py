@@ -134,6 +134,22 @@ def test_dead_idle_connections_are_replaced(store: SqlStore, direct: SqlStore, p
     assert used(direct) == 2
 
 
+def test_connection_that_takes_longer_than_a_check(
+    url: str, prefix: str, proxy: CuttingProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a fault, when all clients connect at once: what is opened too late for one check is used by the next."""
+    monkeypatch.setattr("crestgate.stores.sql.pool.OPEN_SECONDS", 10.0)
+    through = url.replace(f":{urlsplit(url).port}/", f":{proxy.port}/")
+    store = open_at(through, prefix=prefix, timeout_ms=400)
+    take(store)
+    proxy.refuse()
+    failed_check(store)
+    proxy.delay(0.13)  # of each reply: a check needs two, a new connection four or five
+    assert "no answer in time" in failed_check(store)[1]
+    until("a check succeeds", lambda: taken(store))
+    store.close()
+
+
 def test_connection_lost_before_the_commit(store: SqlStore, direct: SqlStore, proxy: CuttingProxy) -> None:
     take(store)
     for count in (0, 1, 3, 20, 60):
