@@ -25,8 +25,9 @@ READER = 0
 class LocalService:
     """A running service of this user on this machine."""
 
-    def __init__(self, url: str, snapshots: str) -> None:
+    def __init__(self, url: str, snapshots: str, workers: int) -> None:
         self.title = url
+        self._workers = workers
         self._files = WorkerSnapshots(snapshots, READER)
 
     def is_running(self) -> bool:
@@ -40,7 +41,7 @@ class LocalService:
         snapshots = self._snapshots()
         if not any(is_current(snapshot, now_us) for snapshot in snapshots.values()):
             raise no_local_service()
-        return node_status(snapshots, now_us)
+        return node_status(snapshots, now_us, self._workers)
 
     def breakers(self) -> dict[str, tuple[str, str]]:
         """By server: the worst state of all workers, and the last error."""
@@ -65,7 +66,7 @@ def find_local_service() -> LocalService | None:
     found = read_service_file()
     if found is None or not os.path.isdir(found["snapshots"]):
         return None
-    service = LocalService(str(found.get("url")), found["snapshots"])
+    service = LocalService(str(found.get("url")), found["snapshots"], found["workers"])
     return service if service.is_running() else None
 
 

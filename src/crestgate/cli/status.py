@@ -25,9 +25,10 @@ from crestgate.rules.catalog import Catalog
 from crestgate.rules.port import Source
 from crestgate.rules.storage.factory import open_repository
 from crestgate.runtime.url_options import redact_url
+from crestgate.service.observability.node_status import store_name
 from crestgate.stores.factory import open_store
 from crestgate.stores.remote_store import RemoteStore
-from crestgate.stores.spec import Migration, NamedStores, StoreSpec, store_urls
+from crestgate.stores.spec import Urls, part_urls, store_urls
 
 __all__ = ["policy_note", "status"]
 
@@ -35,7 +36,10 @@ STORE_COLUMNS = (
     *(Column("store"), Column("url", wraps=True), Column("reachable"), Column("breaker", drop_order=1)),
     Column("last error", wraps=True, drop_order=2),
 )
-WORKER_COLUMNS = (Column("worker"), Column("pid"), Column("started"), Column("policy decisions, last minute"))
+WORKER_COLUMNS = (
+    *(Column("worker"), Column("pid"), Column("started"), Column("state")),
+    Column("policy decisions, last minute"),
+)
 UNREACHABLE = 1
 
 
@@ -86,33 +90,29 @@ def _local_status(config: str | None) -> dict[str, Any]:
 
 
 def _local_stores(settings: Settings, service: LocalService | None) -> list[dict[str, Any]]:
-    found = [] if not settings.store_is_set and not has_default_store() else [_store(settings, service)]
+    found = []
+    if settings.store_is_set or has_default_store():
+        parts = part_urls(settings.store if settings.store_is_set else default_store_url())
+        found = [_store(probe, urls, service, len(parts) == 1) for probe, urls in parts.items()]
     url = default_rules_store(settings)
     if url is not None:
         found.append(_entry("rule_database", redact_url(url), _try(lambda: open_repository(url).close())))
     return found
 
 
-def _store(settings: Settings, service: LocalService | None) -> dict[str, Any]:
-    spec: StoreSpec = settings.store if settings.store_is_set else default_store_url()
-    entry = _entry("default", _urls(spec), _try(lambda: _connect(spec)))
-    states = [] if service is None else list(service.breakers().values())
+def _store(probe: str, urls: Urls, service: LocalService | None, is_only: bool) -> dict[str, Any]:
+    servers: set[str] = set()
+    entry = _entry(
+        store_name(probe), ", ".join(map(redact_url, store_urls(urls))), _try(lambda: _connect(urls, servers))
+    )
+    known = {} if service is None else service.breakers()
+    states = [state for server, state in known.items() if is_only or server in servers]
     for state in ("open", "half-open", "closed"):
         if state in (one for one, _ in states):
             entry["breaker"] = state
             break
     entry["last_error"] = entry["last_error"] or next((error for _, error in states if error), None)
     return entry
-
-
-def _urls(spec: StoreSpec) -> str:
-    if isinstance(spec, NamedStores):
-        return ", ".join(
-            [_urls(spec.default), *(redact_url(u) for urls in spec.named.values() for u in store_urls(urls))]
-        )
-    if isinstance(spec, Migration):
-        return ", ".join(redact_url(url) for urls in (spec.source, spec.to) for url in store_urls(urls))
-    return ", ".join(map(redact_url, store_urls(spec)))
 
 
 def _entry(name: str, url: str, error: str | None) -> dict[str, Any]:
@@ -127,12 +127,14 @@ def _try(connect: Callable[[], object]) -> str | None:
     return None
 
 
-def _connect(spec: StoreSpec) -> None:
-    store = open_store(spec)
+def _connect(urls: Urls, servers: set[str]) -> None:
+    """Connect to a store, and add the names of its servers."""
+    store = open_store(urls)
     try:
         if isinstance(store, RemoteStore):
             store.connect()
     finally:
+        servers |= store.breakers().keys() if isinstance(store, RemoteStore) else set()
         store.close()
 
 
@@ -167,11 +169,20 @@ def _print(data: Mapping[str, Any]) -> None:
     unreadable = f", {rules['unreadable']} unreadable" if rules["unreadable"] else ""
     print_line(f"rules in force: {rules['in_force']}{unreadable}, from {', '.join(rules['sources'])}")
     if data["workers"]:
-        rows = [
-            (str(one["worker"]), str(one["pid"]), str(one["started_at"]), str(one["policy_decisions_last_minute"]))
-            for one in data["workers"]
-        ]
-        print_table(WORKER_COLUMNS, rows)
+        print_table(WORKER_COLUMNS, [_worker_row(one) for one in data["workers"]])
+        missing = data["workers_expected"] - sum(not one["silent"] for one in data["workers"])
+        if missing:
+            print_line(Cell(f"{missing} of {data['workers_expected']} workers do not respond", "bold red"))
+
+
+def _worker_row(one: Mapping[str, Any]) -> list[str | Cell]:
+    return [
+        str(one["worker"]),
+        str(one["pid"]),
+        str(one["started_at"]),
+        Cell(f"silent since {one['seen_at']}", "bold red") if one["silent"] else Cell("ok", "green"),
+        str(one["policy_decisions_last_minute"]),
+    ]
 
 
 def _store_row(store: Mapping[str, Any]) -> list[str | Cell]:

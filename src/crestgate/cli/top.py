@@ -16,7 +16,7 @@ from crestgate.cli.local_service import find_local_service, no_local_service
 from crestgate.cli.locations import ConfigOption, JsonOption, TokenOption, UrlOption, key_store
 from crestgate.cli.output import Column, escape_control, print_error, print_json, print_line, print_table
 from crestgate.cli.remote import remote_service
-from crestgate.cli.stats import MAX_TOP, local_stats
+from crestgate.cli.stats import local_stats
 from crestgate.cli.status import policy_note
 
 __all__ = ["top"]
@@ -55,40 +55,40 @@ def top(
     crestgate top
     crestgate top --once --url http://127.0.0.1:8080
     """
-    source = _source(config, url, token)
+    source = _source(config, url, token, number)
     if once or as_json:
-        data = _measure(source, interval, number)
+        data = _measure(source, interval)
         if as_json:
             print_json(data)
         else:
             _print(data)
         return
     try:
-        _watch(source, interval, number)
+        _watch(source, interval)
     except KeyboardInterrupt:
         return
 
 
-def _source(config: str | None, url: str | None, token: str | None) -> Source:
+def _source(config: str | None, url: str | None, token: str | None, number: int) -> Source:
     client = remote_service(url, token, config=config)
     if client is not None:
         service = client
 
         def stats() -> dict[str, Any]:
-            return service.get("/api/v1/stats", since=f"{time.time() - SUBJECT_SECONDS:.3f}", top=MAX_TOP)
+            return service.get("/api/v1/stats", since=f"{time.time() - SUBJECT_SECONDS:.3f}", top=number)
 
         return Source(service.title, lambda: service.get("/api/v1/status"), stats)
     local = find_local_service()
     if local is None:
         raise no_local_service()
     rules = key_store(None, config)
-    return Source(local.title, local.status, lambda: local_stats(rules, SUBJECT_SECONDS, "minute", None, MAX_TOP))
+    return Source(local.title, local.status, lambda: local_stats(rules, SUBJECT_SECONDS, "minute", None, number))
 
 
-def _measure(source: Source, interval: float, number: int) -> dict[str, Any]:
+def _measure(source: Source, interval: float) -> dict[str, Any]:
     before, started = source.status(), time.monotonic()
     time.sleep(interval)
-    return _data(source, before, source.status(), time.monotonic() - started, source.stats(), number)
+    return _data(source, before, source.status(), time.monotonic() - started, source.stats())
 
 
 def _data(
@@ -97,24 +97,22 @@ def _data(
     after: Mapping[str, Any],
     seconds: float,
     stats: Mapping[str, Any],
-    number: int,
 ) -> dict[str, Any]:
     """The rates between two moments. Counters that were reset by a restart count as 0."""
     deltas = {name: max(after["decisions"][name] - before["decisions"][name], 0) for name in NAMES}
-    subjects = stats["top"]
-    denied = sorted((one for one in subjects if one["denied"]), key=lambda one: -one["denied"])
     return {
         "service": source.title,
         "per_second": {name: round(delta / seconds, 1) for name, delta in deltas.items()},
         "fail_open_now": after["fail_open_now"],
         "policy_decisions_last_minute": after["policy_decisions_last_minute"],
-        "workers": len(after["workers"]),
-        "top": subjects[:number],
-        "top_denied": denied[:number],
+        "workers": sum(not one["silent"] for one in after["workers"]),
+        "workers_expected": after["workers_expected"],
+        "top": stats["top"],
+        "top_denied": stats["top_denied"],
     }
 
 
-def _watch(source: Source, interval: float, number: int) -> None:
+def _watch(source: Source, interval: float) -> None:
     """Until Ctrl-C."""
     stats, stats_at = source.stats(), time.monotonic()
     before, started = source.status(), time.monotonic()
@@ -127,7 +125,7 @@ def _watch(source: Source, interval: float, number: int) -> None:
             after, now = source.status(), time.monotonic()
             if now - stats_at >= SUBJECT_EVERY:
                 stats, stats_at = source.stats(), now
-            live.update(_screen(_data(source, before, after, now - started, stats, number)), refresh=True)
+            live.update(_screen(_data(source, before, after, now - started, stats)), refresh=True)
             before, started = after, now
 
 
@@ -135,7 +133,7 @@ def _headline(data: Mapping[str, Any]) -> str:
     rates = data["per_second"]
     return (
         f"{data['service']}  {rates['allowed']:g} allowed/s  {rates['denied']:g} denied/s  "
-        f"{rates['fail_open']:g} fail-open/s  {data['workers']} workers"
+        f"{rates['fail_open']:g} fail-open/s  {data['workers']} of {data['workers_expected']} workers"
     )
 
 

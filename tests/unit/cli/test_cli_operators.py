@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -84,18 +85,39 @@ def test_status_and_stats_without_a_service(run: Run) -> None:
     assert "no service runs in this folder" in top.err
 
 
+def test_status_of_each_store(run: Run, folder: Path) -> None:
+    closed_port = "redis://127.0.0.1:1/0"
+    (folder / "crestgate.yaml").write_text(
+        f"migrate: {{from: 'sqlite:///old.db', to: '{closed_port}', percent: 0}}\nstores: {{hot: 'sqlite:///hot.db'}}\n"
+    )
+    status = run("status", "--config", "crestgate.yaml", "--json")
+    stores = {one["name"]: (one["url"], one["reachable"]) for one in json.loads(status.out)["stores"]}
+    stores.pop("rule_database", None)
+    assert stores == {
+        "from": ("sqlite:///old.db", True),
+        "to": (closed_port, False),
+        "hot": ("sqlite:///hot.db", True),
+    }
+    assert status.code == 1
+
+
 @pytest.mark.usefixtures("rules")
 def test_status_of_a_service_in_this_folder(run: Run, folder: Path) -> None:
-    remove = write_service_file("http://127.0.0.1:8080", str(folder / "snapshots"))
+    remove = write_service_file("http://127.0.0.1:8080", str(folder / "snapshots"), 3)
     assert run("status").out.startswith("no running service"), "no worker has published"
     now_us = time.time_ns() // 1000
     worker = WorkerStatus(42, now_us - 5_000_000, {"a:1": ("open", "no response")}, 7, now_us - 1_000_000, "gone")
     WorkerSnapshots(folder / "snapshots", 0).publish(Snapshot(at_us=now_us, sequence=1, worker=worker))
+    stuck = WorkerStatus(43, now_us - 90_000_000, policy_decisions=5, policy_decided_us=now_us - 60_000_000)
+    WorkerSnapshots(folder / "snapshots", 1).publish(Snapshot(at_us=now_us - 60_000_000, sequence=1, worker=stuck))
     status = run("status")
     assert status.code == 1
+    assert "2 of 3 workers do not respond" in status.out
+    assert re.search(r"1 +43 .* silent since", status.out)
     assert "the failure policy decides now: 7 checks in the last minute were not decided by the store" in status.out
     top = run("top", "--json", "--interval", "0.5")
     assert (top.code, json.loads(top.out)["fail_open_now"]) == (0, True)
+    assert [json.loads(top.out)[name] for name in ("workers", "workers_expected")] == [1, 3]
     stats = run("stats")
     assert "the failure policy decides now" in stats.err
     remove()

@@ -18,6 +18,7 @@ class WorkerEntry(Model):
     pid: Count
     started_at: Timestamp
     seen_at: Annotated[Timestamp, Field(description="When it last published its state; about every second.")]
+    silent: Annotated[bool, Field(description="It has not published for 15 seconds: it is stuck, or has just ended.")]
     policy_decisions_last_minute: Count
 
 
@@ -50,7 +51,8 @@ class Decisions(Model):
 class ServiceStatus(Model):
     version: str
     uptime_seconds: Annotated[float, Field(ge=0, description="Of the oldest worker of this node.")]
-    workers: list[WorkerEntry]
+    workers_expected: Annotated[Count, Field(description="`server.workers` of the settings.")]
+    workers: Annotated[list[WorkerEntry], Field(description="Those that have published; silent ones as well.")]
     decisions: Decisions
     stores: list[StoreEntry]
     rules: RulesInForce

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from crestgate.service.observability.snapshot import Snapshot, WorkerStatus
 from crestgate.service.observability.worker_snapshots import WorkerSnapshots
+from crestgate.stores.memory import MemoryStore
+from crestgate.stores.migrating.store import MigratingStore
+from crestgate.stores.named import NamedStoreGroup
+from crestgate.stores.spec import Migration, NamedStores
 from unit.service.admin.admin_client import Control
 
 RULE = {"rule_id": "orders", "dimension": "user", "limit": 10, "window_seconds": 60}
@@ -47,6 +55,22 @@ def test_status_while_the_failure_policy_decides(control: Control) -> None:
     assert "does not answer" in default["last_error"]
 
 
+@pytest.mark.parametrize("dead", ["from", "to", "hot", "cold"])
+def test_each_store_has_its_own_state(tmp_path: Path, dead: str) -> None:
+    urls = {name: f"redis://{name}:6379" for name in ("from", "to", "hot", "cold")}
+    stores = {name: MemoryStore() for name in urls}
+    spec = NamedStores(Migration(urls["from"], urls["to"], 50), {"hot": urls["hot"], "cold": urls["cold"]})
+    migrating = MigratingStore(stores["from"], stores["to"], spec.default.share)  # type: ignore[union-attr]
+    group = NamedStoreGroup(migrating, {"hot": stores["hot"], "cold": stores["cold"]})
+    stores[dead].close()
+    with closing(Control(tmp_path, spec=spec, group=group)) as control:
+        *found, database = status(control)["stores"]
+    assert {store["name"]: store["url"] for store in found} == urls
+    assert [store["name"] for store in found if not store["reachable"]] == [dead]
+    assert [store["name"] for store in found if store["last_error"]] == [dead]
+    assert database["reachable"]
+
+
 def test_status_of_all_workers(control: Control) -> None:
     now_us = control.clock.ticks()
     for number, age_us in ((1, 1_000_000), (2, 60_000_000)):
@@ -55,5 +79,7 @@ def test_status_of_all_workers(control: Control) -> None:
             Snapshot(at_us=now_us - age_us, sequence=1, worker=other)
         )
     data = status(control)
-    assert [worker["pid"] for worker in data["workers"]] == [os.getpid(), 4001], "worker 2 is gone"
+    workers = [(worker["pid"], worker["silent"]) for worker in data["workers"]]
+    assert workers == [(os.getpid(), False), (4001, False), (4002, True)], "worker 2 is stuck"
+    assert data["workers_expected"] == 1, "by the settings of this test"
     assert (data["fail_open_now"], data["policy_decisions_last_minute"]) == (True, 7)
