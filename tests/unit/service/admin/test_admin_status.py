@@ -6,7 +6,9 @@ import os
 from typing import Any
 
 from crestgate.service.observability.snapshot import Snapshot, WorkerStatus
+from crestgate.service.observability.store_status import ProbedStore, store_entries, stores_of
 from crestgate.service.observability.worker_snapshots import WorkerSnapshots
+from crestgate.stores.spec import Migration, NamedStores
 from unit.service.admin.admin_client import Control
 
 RULE = {"rule_id": "orders", "dimension": "user", "limit": 10, "window_seconds": 60}
@@ -57,3 +59,20 @@ def test_status_of_all_workers(control: Control) -> None:
     data = status(control)
     assert [worker["pid"] for worker in data["workers"]] == [os.getpid(), 4001], "worker 2 is gone"
     assert (data["fail_open_now"], data["policy_decisions_last_minute"]) == (True, 7)
+
+
+def test_each_store_is_reachable_by_its_own_probe() -> None:
+    stores = {"migrate.from": "sqlite:///a", "migrate.to": "redis://b:6379", "stores.hot": "redis://c:6379"}
+    assert stores_of(NamedStores(Migration("sqlite:///a", "redis://b:6379"), {"hot": "redis://c:6379"})) == stores
+    worker = WorkerStatus(1, 0, {"b:6379": ("closed", ""), "c:6379": ("open", "it refuses connections")})
+    probed = {
+        "migrate.from": ProbedStore("sqlite:///a", None, ()),
+        "migrate.to": ProbedStore("redis://b:6379", "READONLY", ("b:6379",)),
+        "stores.hot": ProbedStore("redis://c:6379", None, ("c:6379",)),
+    }
+    rows = [tuple(row.values()) for row in store_entries(probed, [worker])]
+    assert rows == [
+        ("from", "sqlite:///a", True, None, None),
+        ("to", "redis://b:6379", False, "closed", "READONLY"),
+        ("hot", "redis://c:6379", True, "open", "it refuses connections"),
+    ]
