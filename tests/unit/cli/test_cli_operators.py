@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from crestgate.config.default_folder import read_service_file, write_service_fil
 from crestgate.service.observability.snapshot import Snapshot, WorkerStatus
 from crestgate.service.observability.worker_snapshots import WorkerSnapshots
 from unit.cli.conftest import RULES, Run
+from unit.cli.fake_service import TOKEN, fake_service
 
 
 @pytest.fixture
@@ -100,6 +102,88 @@ def test_status_of_a_service_in_this_folder(run: Run, folder: Path) -> None:
     assert "the failure policy decides now" in stats.err
     remove()
     assert read_service_file() is None
+
+
+def node(allowed: int) -> dict[str, Any]:
+    """The members of a status that `top` reads."""
+    decisions = {"allowed": allowed, "denied": 0, "fail_open": 0}
+    return {"decisions": decisions, "fail_open_now": False, "policy_decisions_last_minute": 0, "workers": [{}]}
+
+
+def test_top_shows_errors_and_goes_on(
+    run: Run, monkeypatch: pytest.MonkeyPatch, on_a_terminal: Callable[[int], None]
+) -> None:
+    on_a_terminal(120)
+    monkeypatch.setenv("CRESTGATE_ADMIN_KEY", TOKEN)
+    naps = iter((None, None, None, KeyboardInterrupt))
+
+    def nap(_: float) -> None:
+        if next(naps) is not None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", nap)
+    with fake_service() as service:
+        service.responses = [
+            (200, {"top": [{"subject": "user:42", "allowed": 7, "denied": 0}]}),
+            (200, node(0)),
+            (503, {"detail": "the rule database is unavailable"}),
+            (200, node(5)),
+            (200, node(5)),
+        ]
+        done = run("top", "--url", service.url)
+    assert (done.code, done.err) == (0, "")
+    error = done.out.index("the rule database is unavailable")
+    assert "user:42" in done.out[error:]
+    assert "allowed/s" in done.out[error:], "it has stopped at the error"
+
+
+def test_top_finds_a_restarted_service_of_this_folder(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, on_a_terminal: Callable[[int], None]
+) -> None:
+    on_a_terminal(120)
+
+    def start(name: str) -> Callable[[], None]:
+        now_us = time.time_ns() // 1000
+        worker = WorkerStatus(42, now_us - 5_000_000)
+        WorkerSnapshots(folder / name, 0).publish(Snapshot(at_us=now_us, sequence=1, worker=worker))
+        return write_service_file("http://127.0.0.1:8080", str(folder / name))
+
+    assert run("keys", "create", "ops").code == 0
+    steps: list[Callable[[], object]] = [start("first"), lambda: None, lambda: start("second"), lambda: None]
+
+    def nap(_: float) -> None:
+        if not steps:
+            raise KeyboardInterrupt
+        steps.pop(0)()
+
+    monkeypatch.setattr(time, "sleep", nap)
+    done = run("top")
+    assert (done.code, done.err) == (0, "")
+    assert "allowed/s" in done.out[done.out.index("no service runs in this folder") :]
+
+
+STORES = """\
+store: shared:///{folder}/main
+stores: {{hot: "redis://:secret@127.0.0.1:1/0", cold: "shared:///{folder}/cold"}}
+"""
+MIGRATION = "migrate: {{from: 'shared:///{folder}/main', to: 'redis://127.0.0.1:1/0', percent: 10}}\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (STORES, {"default": True, "hot": False, "cold": True}),
+        (MIGRATION, {"from": True, "to": False}),
+    ],
+)
+def test_status_has_a_row_for_each_store(run: Run, folder: Path, settings: str, expected: dict[str, bool]) -> None:
+    (folder / "crestgate.yaml").write_text(settings.format(folder=folder))
+    done = run("status", "--json")
+    assert done.code == 1
+    stores = json.loads(done.out)["stores"]
+    assert {one["name"]: one["reachable"] for one in stores} == expected
+    for one in stores:
+        assert (one["last_error"] is None) == one["reachable"]
 
 
 @pytest.mark.usefixtures("rules")
