@@ -75,6 +75,24 @@ def test_tier_and_plans(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("rules")
+def test_plans_of_the_settings_are_listed_and_read_only(run: Run, folder: Path) -> None:
+    """As with --url: a service has the plans of its files, too."""
+    (folder / "crestgate.yaml").write_text("plans: {bronze: 1/second, gold: 2/second}\n")
+    assert data(run, "plans", "list") == [
+        {"name": "bronze", "limits": ["1/second"]},
+        {"name": "gold", "limits": ["10/second burst 20"]},
+    ]
+    assert data(run, "plans", "get", "bronze")["limits"] == ["1/second"]
+    database = f"sqlite:///{folder}/.crestgate/rules.db"
+    assert [plan["name"] for plan in data(run, "plans", "list", "--rules-store", database)] == ["gold"]
+    for words in (("set", "bronze", "3/second"), ("delete", "bronze")):
+        done = run("plans", *words)
+        assert (done.code, done.out) == (2, "")
+        assert "plan 'bronze' is defined in a file, which is read-only here: change it there" in done.err
+    assert run("plans", "set", "gold", "4/second").code == 0
+
+
+@pytest.mark.usefixtures("rules")
 def test_status_and_stats_without_a_service(run: Run) -> None:
     status = run("status")
     assert (status.code, status.err) == (0, "")
