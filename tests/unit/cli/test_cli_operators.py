@@ -16,6 +16,8 @@ from crestgate.service.observability.worker_snapshots import WorkerSnapshots
 from unit.cli.conftest import RULES, Run
 from unit.cli.fake_service import TOKEN, fake_service
 
+KEYS = ("keys create", "keys list", "keys rotate", "keys revoke")
+
 
 @pytest.fixture
 def rules(run: Run, folder: Path) -> None:
@@ -215,7 +217,7 @@ def test_rotated_key_has_a_grace_period(run: Run) -> None:
     assert run("keys", "rotate", "000000000000").code == 2
 
 
-@pytest.mark.parametrize("command", ["top", "stats", "status", "audit", "override", "tier", "plans set", "keys rotate"])
+@pytest.mark.parametrize("command", ["top", "stats", "status", "audit", "override", "tier", "plans set", *KEYS])
 def test_help_shows_an_example(run: Run, command: str) -> None:
     words = [*command.split(), *(["set"] if command == "override" else [])]
     assert f"  crestgate {command}" in run(*words, "--help").out
