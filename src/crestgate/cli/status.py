@@ -118,7 +118,6 @@ def _probe(urls: Urls) -> ProbedStore:
         nonlocal servers
         store = open_store(urls)
         try:
-            servers = servers_of(store)
             if isinstance(store, RemoteStore):
                 store.connect()
             for batch in probe_batches(store):
@@ -127,6 +126,7 @@ def _probe(urls: Urls) -> ProbedStore:
                 else:
                     store.apply(batch)
         finally:
+            servers = servers_of(store)  # known once it has tried to connect
             store.close()
 
     error = _try(count)

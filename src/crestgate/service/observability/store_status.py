@@ -47,10 +47,13 @@ def servers_of(store: Store) -> Collection[str]:
 def store_entries(stores: Mapping[str, ProbedStore], workers: Sequence[WorkerStatus]) -> list[dict[str, Any]]:
     """A row for each store, with the breakers of all workers."""
     entries = []
+    alone = len(stores) == 1
     for setting, store in stores.items():
-        states = [worker.breakers[name] for worker in workers for name in store.servers if name in worker.breakers]
+        states = [
+            state for worker in workers for name, state in worker.breakers.items() if alone or name in store.servers
+        ]
         error = store.error or next((error for _, error in states if error), None)
-        if error is None and len(stores) == 1 and workers:
+        if error is None and alone and workers:
             error = max(workers, key=lambda worker: worker.policy_decided_us).last_error or None
         entries.append(
             {
