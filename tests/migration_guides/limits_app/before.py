@@ -15,16 +15,16 @@ of_plan = parse_many("2/hour; 4/day")
 
 def call(user: str, cost: int = 1) -> bool:
     """Whether the API may be called for this user."""
-    return moving.hit(per_user, "calls", user, cost=cost)
+    return bool(moving.hit(per_user, "calls", user, cost=cost))
 
 
 def left(user: str) -> int:
-    return moving.get_window_stats(per_user, "calls", user).remaining
+    return int(moving.get_window_stats(per_user, "calls", user).remaining)
 
 
 def wait(user: str) -> float:
     """The seconds until one more call may be possible."""
-    return max(moving.get_window_stats(per_user, "calls", user).reset_time - time.time(), 0.0)
+    return max(float(moving.get_window_stats(per_user, "calls", user).reset_time) - time.time(), 0.0)
 
 
 def refund(user: str) -> None:

@@ -124,7 +124,7 @@ def test_rules_of_a_database(here: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize("where", ["database", "settings", "option", "both"])
 def test_current_rules_of_this_folder(here: Path, capsys: pytest.CaptureFixture[str], where: str) -> None:
-    options = ()
+    options: tuple[str, ...] = ()
     if where in ("database", "both"):
         assert run(["rules", "apply", "-f", "loose.yaml"]) == 0
     if where == "both":
