@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import typer
 
+from crestgate.cli.checks import STORE_TIMEOUT
 from crestgate.cli.local_service import LocalService, find_local_service
 from crestgate.cli.locations import (
     ConfigOption,
@@ -15,20 +17,22 @@ from crestgate.cli.locations import (
     UrlOption,
     default_rules_store,
     load_settings_for,
+    store_of,
 )
 from crestgate.cli.output import Cell, Column, format_duration, print_json, print_line, print_table
 from crestgate.cli.remote import remote_service
-from crestgate.config.default_folder import default_store_url, has_default_store
+from crestgate.config.default_folder import has_default_store
 from crestgate.config.settings import Settings
 from crestgate.errors import CrestgateError
+from crestgate.limiter.store_probe import probe_batches
 from crestgate.rules.catalog import Catalog
 from crestgate.rules.port import Source
 from crestgate.rules.storage.factory import open_repository
 from crestgate.runtime.url_options import redact_url
-from crestgate.service.observability.node_status import store_name
+from crestgate.service.observability.store_status import ProbedStore, servers_of, store_entries, stores_of
 from crestgate.stores.factory import open_store
 from crestgate.stores.remote_store import RemoteStore
-from crestgate.stores.spec import Urls, part_urls, store_urls
+from crestgate.stores.spec import Urls
 
 __all__ = ["policy_note", "status"]
 
@@ -56,7 +60,7 @@ def status(
     crestgate status --url http://127.0.0.1:8080 --json
     """
     service = remote_service(url, token, config=config)
-    data = service.get("/api/v1/status") if service is not None else _local_status(config)
+    data = _local_status(config) if service is None else {"service": service.title, **service.get("/api/v1/status")}
     if as_json:
         print_json(data)
     else:
@@ -90,33 +94,46 @@ def _local_status(config: str | None) -> dict[str, Any]:
 
 
 def _local_stores(settings: Settings, service: LocalService | None) -> list[dict[str, Any]]:
-    found = []
+    found: list[dict[str, Any]] = []
     if settings.store_is_set or has_default_store():
-        parts = part_urls(settings.store if settings.store_is_set else default_store_url())
-        found = [_store(probe, urls, service, len(parts) == 1) for probe, urls in parts.items()]
+        probed = {setting: _probe(urls) for setting, urls in stores_of(store_of(settings)).items()}
+        found = store_entries(probed, [] if service is None else service.workers())
     url = default_rules_store(settings)
     if url is not None:
-        found.append(_entry("rule_database", redact_url(url), _try(lambda: open_repository(url).close())))
+        error = _try(lambda: open_repository(url).close())
+        found.append(
+            {
+                "name": "rule_database",
+                "url": redact_url(url),
+                "reachable": error is None,
+                "breaker": None,
+                "last_error": error,
+            }
+        )
     return found
 
 
-def _store(probe: str, urls: Urls, service: LocalService | None, is_only: bool) -> dict[str, Any]:
-    servers: set[str] = set()
-    entry = _entry(
-        store_name(probe), ", ".join(map(redact_url, store_urls(urls))), _try(lambda: _connect(urls, servers))
-    )
-    known = {} if service is None else service.breakers()
-    states = [state for server, state in known.items() if is_only or server in servers]
-    for state in ("open", "half-open", "closed"):
-        if state in (one for one, _ in states):
-            entry["breaker"] = state
-            break
-    entry["last_error"] = entry["last_error"] or next((error for _, error in states if error), None)
-    return entry
+def _probe(urls: Urls) -> ProbedStore:
+    """Count in a store and forget it again, as a service does to find out whether it is reachable."""
+    servers: Collection[str] = ()
 
+    def count() -> None:
+        nonlocal servers
+        store = open_store(urls)
+        try:
+            if isinstance(store, RemoteStore):
+                store.connect()
+            for batch in probe_batches(store):
+                if isinstance(store, RemoteStore):
+                    store.call(batch, time.monotonic() + max(store.timeout, STORE_TIMEOUT))
+                else:
+                    store.apply(batch)
+        finally:
+            servers = servers_of(store)  # known once it has tried to connect
+            store.close()
 
-def _entry(name: str, url: str, error: str | None) -> dict[str, Any]:
-    return {"name": name, "url": url, "reachable": error is None, "breaker": None, "last_error": error}
+    error = _try(count)
+    return ProbedStore(urls, error, servers)
 
 
 def _try(connect: Callable[[], object]) -> str | None:
@@ -125,17 +142,6 @@ def _try(connect: Callable[[], object]) -> str | None:
     except CrestgateError as error:
         return str(error)
     return None
-
-
-def _connect(urls: Urls, servers: set[str]) -> None:
-    """Connect to a store, and add the names of its servers."""
-    store = open_store(urls)
-    try:
-        if isinstance(store, RemoteStore):
-            store.connect()
-    finally:
-        servers |= store.breakers().keys() if isinstance(store, RemoteStore) else set()
-        store.close()
 
 
 def _local_rules(settings: Settings) -> dict[str, Any]:

@@ -12,12 +12,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from crestgate.cli.local_service import find_local_service, no_local_service
+from crestgate.cli.local_service import LocalService, find_local_service, no_local_service
 from crestgate.cli.locations import ConfigOption, JsonOption, TokenOption, UrlOption, key_store
 from crestgate.cli.output import Column, escape_control, print_error, print_json, print_line, print_table
 from crestgate.cli.remote import remote_service
 from crestgate.cli.stats import local_stats
 from crestgate.cli.status import policy_note
+from crestgate.errors import CrestgateError
 
 __all__ = ["top"]
 
@@ -78,11 +79,19 @@ def _source(config: str | None, url: str | None, token: str | None, number: int)
             return service.get("/api/v1/stats", since=f"{time.time() - SUBJECT_SECONDS:.3f}", top=number)
 
         return Source(service.title, lambda: service.get("/api/v1/status"), stats)
-    local = find_local_service()
-    if local is None:
-        raise no_local_service()
     rules = key_store(None, config)
-    return Source(local.title, local.status, lambda: local_stats(rules, SUBJECT_SECONDS, "minute", None, number))
+    return Source(
+        _local_service().title,
+        lambda: _local_service().status(),  # found anew: a restart publishes elsewhere
+        lambda: local_stats(rules, SUBJECT_SECONDS, "minute", None, number),
+    )
+
+
+def _local_service() -> LocalService:
+    service = find_local_service()
+    if service is None:
+        raise no_local_service()
+    return service
 
 
 def _measure(source: Source, interval: float) -> dict[str, Any]:
@@ -113,20 +122,31 @@ def _data(
 
 
 def _watch(source: Source, interval: float) -> None:
-    """Until Ctrl-C."""
+    """Until Ctrl-C. An error is shown above the last numbers, until the service answers again."""
     stats, stats_at = source.stats(), time.monotonic()
     before, started = source.status(), time.monotonic()
     console = Console(highlight=False, emoji=False, markup=False)
+    shown: dict[str, Any] | None = None
     with Live(
         Text(f"{source.title}: measuring …"), console=console, auto_refresh=False, screen=console.is_terminal
     ) as live:
         while True:
             time.sleep(interval)
-            after, now = source.status(), time.monotonic()
-            if now - stats_at >= SUBJECT_EVERY:
-                stats, stats_at = source.stats(), now
-            live.update(_screen(_data(source, before, after, now - started, stats)), refresh=True)
+            try:
+                after, now = source.status(), time.monotonic()
+                if now - stats_at >= SUBJECT_EVERY:
+                    stats, stats_at = source.stats(), now
+            except CrestgateError as error:
+                live.update(_error_screen(source, error, shown), refresh=True)
+                continue
+            shown = _data(source, before, after, now - started, stats)
+            live.update(_screen(shown), refresh=True)
             before, started = after, now
+
+
+def _error_screen(source: Source, error: CrestgateError, shown: Mapping[str, Any] | None) -> Group:
+    headline = Text(escape_control(f"{source.title}  no numbers since the last update: {error}"), "bold red")
+    return Group(headline, *([] if shown is None else _tables(shown)))
 
 
 def _headline(data: Mapping[str, Any]) -> str:
@@ -142,14 +162,19 @@ def _screen(data: Mapping[str, Any]) -> Group:
     parts: list[Any] = [Text(_headline(data), "bold")]
     if note is not None:
         parts.append(Text(note, "bold red"))
+    return Group(*parts, *_tables(data))
+
+
+def _tables(data: Mapping[str, Any]) -> list[Table]:
+    tables = []
     for title, name in (("busiest subjects", "top"), ("most denied", "top_denied")):
         table = Table(title=f"{title}, last {SUBJECT_SECONDS // 60} minutes", title_justify="left", expand=False)
         for column in ("subject", "allowed", "denied"):
             table.add_column(column)
         for one in data[name]:
             table.add_row(Text(escape_control(one["subject"])), str(one["allowed"]), str(one["denied"]))
-        parts.append(table)
-    return Group(*parts)
+        tables.append(table)
+    return tables
 
 
 def _print(data: Mapping[str, Any]) -> None:

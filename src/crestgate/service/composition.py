@@ -21,6 +21,7 @@ from crestgate.rules.storage.factory import open_repository
 from crestgate.service.admin.api import ADMIN_PATHS, create_admin_app
 from crestgate.service.auth.guard import CheckCeiling, Guard, required_check_scope
 from crestgate.service.auth.keys import ApiKeys, Scope
+from crestgate.service.auth.log_outs import LogOuts
 from crestgate.service.auth.sessions import Sessions
 from crestgate.service.auth.token_keys import signing_key
 from crestgate.service.certificates import Certificates
@@ -244,7 +245,8 @@ async def open_service(
     }
     log = RequestLog(settings.logs)
     envoy = EnvoyService(checks, descriptors)  # one for HTTP and gRPC: its caches and labels are bounded together
-    sessions = Sessions(dependencies.token_key, api_keys, callers)
+    log_outs = LogOuts(dependencies.repository, lambda: catalog.keys, dependencies.announce_write)
+    sessions = Sessions(dependencies.token_key, api_keys, callers, log_outs)
     app = Router(
         dependencies,
         guard,

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from crestgate.errors import ConfigError
 from crestgate.runtime.url_options import Options, redact_url
-from crestgate.stores.remote_store import COUNTERS
 
 if TYPE_CHECKING:
     from crestgate.stores.migrating.share import Share
 
-__all__ = ["Migration", "NamedStores", "StoreSpec", "Urls", "part_urls", "store_urls"]
+__all__ = ["Migration", "NamedStores", "StoreSpec", "Urls", "store_urls"]
 
 Urls: TypeAlias = "str | Sequence[str]"
 """A store URL, or a list of them for a sharded store."""
@@ -88,19 +87,6 @@ def store_urls(spec: StoreSpec) -> tuple[str, ...]:
     if isinstance(spec, NamedStores):
         return (*store_urls(spec.default), *(url for urls in spec.named.values() for url in store_urls(urls)))
     return tuple(spec)
-
-
-def part_urls(spec: StoreSpec) -> dict[str, Urls]:
-    """The stores that a spec consists of, by the names that `RemoteStore.parts` and the probes have for them.
-
-    >>> part_urls(NamedStores(Migration("memory://", "redis://a"), {"hot": "redis://b"}))
-    {'migrate.from': 'memory://', 'migrate.to': 'redis://a', 'stores.hot': 'redis://b'}
-    """
-    if isinstance(spec, NamedStores):
-        return {**part_urls(spec.default), **{f"stores.{name}": urls for name, urls in spec.named.items()}}
-    if isinstance(spec, Migration):
-        return {"migrate.from": spec.source, "migrate.to": spec.to}
-    return {COUNTERS: spec}
 
 
 def _addresses(urls: Urls) -> set[str]:

@@ -101,7 +101,7 @@ def test_key_metrics(admin: httpx.Client, name: str) -> None:
     assert admin.post(f"/admin/reset/{name}").status_code == 200
     assert admin.get(path).json()["currentTokens"] == 5
     for requests, actions in ((False, ["reset"]), (True, ["reset", "reset requested"])):
-        wanted = {"subject": f"key:{name}", "requests": requests}
+        wanted: dict[str, str | bool] = {"subject": f"key:{name}", "requests": requests}
         entries = admin.get("/api/v1/audit", params=wanted).json()["entries"]
         assert [entry["action"] for entry in entries] == actions
 

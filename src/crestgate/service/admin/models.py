@@ -165,6 +165,7 @@ class EffectiveLimits(Model):
     user_id: str
     tier: str
     limits: list[EffectiveLimit]
+    next: Annotated[str | None, Field(description="Send it as `after` for the next page; null when this is the last.")]
 
 
 class TierBody(Model):

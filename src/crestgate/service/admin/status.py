@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,15 +15,14 @@ from crestgate.service.admin.context import AdminContext, ContextDep
 from crestgate.service.admin.responses import describe, json_response
 from crestgate.service.admin.status_models import ServiceStatus
 from crestgate.service.observability.health import RULE_DATABASE, ReadinessResult
-from crestgate.service.observability.node_status import is_current, node_status, store_name
+from crestgate.service.observability.node_status import is_current, node_status
 from crestgate.service.observability.snapshot import Snapshot, WorkerStatus
+from crestgate.service.observability.store_status import ProbedStore, servers_of, store_entries, stores_of
 from crestgate.service.observability.worker_status import worker_status
 from crestgate.stores.remote_store import RemoteStore
-from crestgate.stores.spec import part_urls, store_urls
 
 __all__ = ["router"]
 
-WORST_FIRST = ("open", "half-open", "closed")
 router = APIRouter(tags=["statistics"])
 
 
@@ -62,33 +61,15 @@ def _snapshots(context: AdminContext, now_us: int) -> dict[int, Snapshot]:
     return snapshots
 
 
-def _stores(
-    context: AdminContext, readiness: ReadinessResult, statuses: Iterable[WorkerStatus]
-) -> list[dict[str, Any]]:
-    """The stores of the counters, each by its own probe and breakers."""
+def _stores(context: AdminContext, readiness: ReadinessResult, workers: Sequence[WorkerStatus]) -> list[dict[str, Any]]:
+    """The stores of the counters, as the probes found them."""
     store = context.dependencies.limiter.store
     parts = store.parts() if isinstance(store, RemoteStore) else {}
-    stores = part_urls(context.dependencies.settings.store)
-    workers = list(statuses)
-    entries = []
-    for probe, urls in stores.items():
-        part = parts.get(probe, store)
-        servers = part.breakers().keys() if isinstance(part, RemoteStore) else ()
-        states = [status.breakers[server] for status in workers for server in servers if server in status.breakers]
-        error = next((error for _, error in states if error), None) or readiness.error(probe)
-        if error is None and len(stores) == 1:
-            latest = max(workers, key=lambda status: status.policy_decided_us)
-            error = latest.last_error or None
-        entries.append(
-            {
-                "name": store_name(probe),
-                "url": ", ".join(map(redact_url, store_urls(urls))),
-                "reachable": probe not in readiness.unreachable,
-                "breaker": next((state for state in WORST_FIRST if state in [one for one, _ in states]), None),
-                "last_error": error,
-            }
-        )
-    return entries
+    probed = {
+        setting: ProbedStore(urls, readiness.error(setting), servers_of(parts.get(setting, store)))
+        for setting, urls in stores_of(context.dependencies.settings.store).items()
+    }
+    return store_entries(probed, workers)
 
 
 def _rule_database(context: AdminContext, readiness: ReadinessResult) -> dict[str, Any]:

@@ -8,9 +8,8 @@ from typing import Any
 from crestgate import __version__
 from crestgate.rules.timestamps import format_timestamp
 from crestgate.service.observability.snapshot import FRESH_US, Snapshot
-from crestgate.stores.remote_store import COUNTERS
 
-__all__ = ["is_current", "node_status", "store_name"]
+__all__ = ["is_current", "node_status"]
 
 NOW_US = 5_000_000
 """A decision of the failure policy is current for so long."""
@@ -48,12 +47,3 @@ def node_status(snapshots: Mapping[int, Snapshot], now_us: int, expected: int) -
         "policy_decides_now": any(now_us - status.policy_decided_us < NOW_US for status in statuses),
         "policy_decisions_last_minute": sum(status.policy_decisions for status in statuses),
     }
-
-
-def store_name(probe: str) -> str:
-    """The name of a store in the status, by that of its probe.
-
-    >>> store_name("counters"), store_name("migrate.to"), store_name("stores.hot")
-    ('default', 'to', 'hot')
-    """
-    return "default" if probe == COUNTERS else probe.partition(".")[2]

@@ -74,6 +74,7 @@ class Control:
             started_us=self.clock.ticks(),
             traffic=TrafficRecorder(1000, self.clock.ticks()),
         )
+        self.caller = Caller("ops", "write", "0" * 12)
         self.other_worker = WorkerNotifier(str(folder), 1)
         self.notified = 0
         """Notifications that the other worker received."""
@@ -90,7 +91,7 @@ class Control:
 
     async def _behind_guard(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         call = CallContext(scope, {}, "request-1")
-        call.caller, call.address = Caller("ops", "write", "0" * 12), "10.1.2.3"
+        call.caller, call.address = self.caller, "10.1.2.3"
         scope["crestgate"] = call
         await self.app(scope, receive, send)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from crestgate.service.observability.snapshot import Snapshot, WorkerStatus
+from crestgate.service.observability.store_status import ProbedStore, store_entries, stores_of
 from crestgate.service.observability.worker_snapshots import WorkerSnapshots
 from crestgate.stores.memory import MemoryStore
 from crestgate.stores.migrating.store import MigratingStore
@@ -87,3 +88,20 @@ def test_status_of_all_workers(control: Control) -> None:
     assert workers == [(os.getpid(), False), (4001, False), (4002, True)], "worker 2 is stuck"
     assert data["workers_expected"] == 1, "by the settings of this test"
     assert (data["policy_decides_now"], data["policy_decisions_last_minute"]) == (True, 7)
+
+
+def test_each_store_is_reachable_by_its_own_probe() -> None:
+    stores = {"migrate.from": "sqlite:///a", "migrate.to": "redis://b:6379", "stores.hot": "redis://c:6379"}
+    assert stores_of(NamedStores(Migration("sqlite:///a", "redis://b:6379"), {"hot": "redis://c:6379"})) == stores
+    worker = WorkerStatus(1, 0, {"b:6379": ("closed", ""), "c:6379": ("open", "it refuses connections")})
+    probed = {
+        "migrate.from": ProbedStore("sqlite:///a", None, ()),
+        "migrate.to": ProbedStore("redis://b:6379", "READONLY", ("b:6379",)),
+        "stores.hot": ProbedStore("redis://c:6379", None, ("c:6379",)),
+    }
+    rows = [tuple(row.values()) for row in store_entries(probed, [worker])]
+    assert rows == [
+        ("from", "sqlite:///a", True, None, None),
+        ("to", "redis://b:6379", False, "closed", "READONLY"),
+        ("hot", "redis://c:6379", True, "open", "it refuses connections"),
+    ]

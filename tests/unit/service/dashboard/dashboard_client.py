@@ -14,6 +14,7 @@ from crestgate.rules.port import Actor
 from crestgate.service.admin.api import ADMIN_PATHS, create_admin_app
 from crestgate.service.auth.guard import CheckCeiling, Guard
 from crestgate.service.auth.keys import ApiKeys, Scope, create_key, revoke_key
+from crestgate.service.auth.log_outs import LogOuts
 from crestgate.service.auth.sessions import COOKIE, Sessions
 from crestgate.service.checks.envoy import EnvoyService
 from crestgate.service.checks.service import CheckService
@@ -39,7 +40,8 @@ class Dashboard:
         self.node = Limiter("memory://", clock=clock)
         self.keys = ApiKeys(lambda: parts.catalog.keys, ADMIN_KEY)
         self.guard = Guard(self.keys, parts.settings.server, self.node, clock.ticks)
-        self.sessions = Sessions(parts.token_key, self.keys, self.node, clock.ticks)
+        self.log_outs = LogOuts(parts.repository, lambda: parts.catalog.keys, parts.announce_write)
+        self.sessions = Sessions(parts.token_key, self.keys, self.node, self.log_outs, clock.ticks)
         self.checks = CheckService(parts, CheckCeiling(parts.settings.server.limits.checks, self.node), None)
         self.health = Health(parts.limiter, parts.repository)
         self.app = create_dashboard(parts, self.guard, self.sessions, self.checks, self.health, clock.ticks)

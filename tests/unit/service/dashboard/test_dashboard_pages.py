@@ -13,6 +13,7 @@ import pytest
 
 from crestgate.history.port import History
 from crestgate.service.checks.slices import MEMBER_SLICE
+from crestgate.service.dashboard.rendering import _assets, subject_url
 from crestgate.stores.memory import MemoryStore
 from crestgate.stores.migrating.share import Share
 from crestgate.stores.migrating.store import MigratingStore
@@ -131,7 +132,8 @@ def test_subject_shows_counters_resets_and_overrides(dashboard: Dashboard) -> No
     assert dashboard.control.check(user="42").limit == 3
     assert dashboard.post("/subjects/user/42/undo", {"rule_id": rule_id[1]}).status_code == 404
     audit = text_of(dashboard.get("/audit"))
-    assert "reset requested user:42" in audit
+    assert "reset user:42" in audit
+    assert "reset requested" not in audit
     assert "key:admin" in audit
     assert audit.count("per-user") >= 3
 
@@ -312,8 +314,17 @@ def test_static_files(anyone: Dashboard) -> None:
         assert response.status_code == 200
         assert "immutable" in response.headers["cache-control"]
     assert not re.search(r'(?:src|href)="(?!/|#)', page.text), "nothing from other hosts"
-    for name in ("..%2fapp.py", ".hidden.css", "nothing.css", "app.py"):
+    for name in ("..%2fapp.py", ".hidden.css", "nothing.css", "app.py", "a" * 300 + ".css"):
         assert anyone.get(f"/dashboard/static/{name}").status_code == 404
+    assert len(_assets()) < 10, "only files, whatever names were requested"
+
+
+@pytest.mark.parametrize(
+    ("subject", "url"),
+    [("user:a/b", "/subjects/user/a%2Fb"), ("global", None), ("apikey:sha256:0a1b", None), ("ip:", None)],
+)
+def test_subjects_with_a_page(subject: str, url: str | None) -> None:
+    assert subject_url(subject) == url
 
 
 def test_theme_is_chosen_without_script(anyone: Dashboard) -> None:

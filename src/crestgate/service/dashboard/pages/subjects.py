@@ -43,7 +43,7 @@ async def subject(site: Site, request: Request, problem: str = "", status: int =
     dependencies = site.context.dependencies
     now_us = site.now_us()
     rules = await asyncio.to_thread(site.context.rules)
-    chosen = rules.for_subject(dimension, identifier, now_us)
+    chosen = await asyncio.to_thread(rules.for_subject, dimension, identifier, now_us)
     unavailable = ""
     try:
         decisions = await read_counters(dependencies.limiter, chosen[:MAX_SHOWN])

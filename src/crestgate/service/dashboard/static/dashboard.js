@@ -67,6 +67,7 @@
     const say = (text, on) => { if (state) { put(state, text); state.classList.toggle("on", on); } };
 
     function show(sample) {
+      // A rule may be called "constructor".
       const rates = (rule) => Object.hasOwn(sample.rules, rule) ? sample.rules[rule] : [0, 0, 0];
       for (const element of document.querySelectorAll("[data-value]")) put(element, rate(sample[element.dataset.value]));
       for (const element of document.querySelectorAll("[data-rule-value]"))
