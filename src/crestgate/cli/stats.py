@@ -98,7 +98,7 @@ def _remote(service: ServiceClient, seconds: float, step: str, rule: str | None,
 
 
 def _policy(status: dict[str, Any]) -> dict[str, Any]:
-    return {name: status.get(name) for name in ("fail_open_now", "policy_decisions_last_minute")}
+    return {name: status.get(name) for name in ("policy_decides_now", "policy_decisions_last_minute")}
 
 
 def _print(data: dict[str, Any]) -> None:

@@ -65,23 +65,23 @@ def status(
         print_json(data)
     else:
         _print(data)
-    if data.get("fail_open_now") or not all(store["reachable"] for store in data["stores"]):
+    if data.get("policy_decides_now") or not all(store["reachable"] for store in data["stores"]):
         raise typer.Exit(UNREACHABLE)
 
 
 def policy_note(data: Mapping[str, Any]) -> str | None:
     """A line about what the failure policy decided lately; None for nothing."""
     number = data.get("policy_decisions_last_minute") or 0
-    if not number and not data.get("fail_open_now"):
+    if not number and not data.get("policy_decides_now"):
         return None
-    now = "decides now" if data.get("fail_open_now") else "decided lately"
+    now = "decides now" if data.get("policy_decides_now") else "decided lately"
     return f"the failure policy {now}: {number} checks in the last minute were not decided by the store"
 
 
 def _local_status(config: str | None) -> dict[str, Any]:
     settings = load_settings_for(config)
     service = find_local_service()
-    running: dict[str, Any] = {"workers": [], "fail_open_now": False, "policy_decisions_last_minute": 0}
+    running: dict[str, Any] = {"workers": [], "policy_decides_now": False, "policy_decisions_last_minute": 0}
     if service is not None:
         running = service.status()
     return {

@@ -112,7 +112,7 @@ def _data(
     return {
         "service": source.title,
         "per_second": {name: round(delta / seconds, 1) for name, delta in deltas.items()},
-        "fail_open_now": after["fail_open_now"],
+        "policy_decides_now": after["policy_decides_now"],
         "policy_decisions_last_minute": after["policy_decisions_last_minute"],
         "workers": sum(not one["silent"] for one in after["workers"]),
         "workers_expected": after["workers_expected"],

@@ -138,7 +138,7 @@ def test_status_of_a_service_in_this_folder(run: Run, folder: Path) -> None:
     assert re.search(r"1 +43 .* silent since", status.out)
     assert "the failure policy decides now: 7 checks in the last minute were not decided by the store" in status.out
     top = run("top", "--json", "--interval", "0.5")
-    assert (top.code, json.loads(top.out)["fail_open_now"]) == (0, True)
+    assert (top.code, json.loads(top.out)["policy_decides_now"]) == (0, True)
     assert [json.loads(top.out)[name] for name in ("workers", "workers_expected")] == [1, 3]
     stats = run("stats")
     assert "the failure policy decides now" in stats.err
@@ -149,7 +149,7 @@ def test_status_of_a_service_in_this_folder(run: Run, folder: Path) -> None:
 def node(allowed: int) -> dict[str, Any]:
     """The members of a status that `top` reads."""
     decisions = {"allowed": allowed, "denied": 0, "fail_open": 0}
-    return {"decisions": decisions, "fail_open_now": False, "policy_decisions_last_minute": 0} | {
+    return {"decisions": decisions, "policy_decides_now": False, "policy_decisions_last_minute": 0} | {
         "workers": [{"silent": False}],
         "workers_expected": 1,
     }

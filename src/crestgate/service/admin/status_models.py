@@ -57,7 +57,7 @@ class ServiceStatus(Model):
     stores: list[StoreEntry]
     rules: RulesInForce
     failure_policy: Annotated[str, Field(description="`on_store_error` of the settings. Rules may have their own.")]
-    fail_open_now: Annotated[
+    policy_decides_now: Annotated[
         bool, Field(description="The failure policy decided a check in place of the store in the last 5 seconds.")
     ]
     policy_decisions_last_minute: Annotated[Count, Field(description="Checks that the failure policy decided.")]

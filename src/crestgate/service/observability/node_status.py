@@ -44,6 +44,6 @@ def node_status(snapshots: Mapping[int, Snapshot], now_us: int, expected: int) -
             name: sum(sum(one.counters.get(counter, {}).values()) for one in snapshots.values())
             for name, counter in (("allowed", "allowed"), ("denied", "blocked"), ("fail_open", "fail_open"))
         },
-        "fail_open_now": any(now_us - status.policy_decided_us < NOW_US for status in statuses),
+        "policy_decides_now": any(now_us - status.policy_decided_us < NOW_US for status in statuses),
         "policy_decisions_last_minute": sum(status.policy_decisions for status in statuses),
     }

@@ -83,7 +83,7 @@ def test_commands_share_counters_and_rules_with_the_service(shell: Shell) -> Non
 
 
 def test_every_command_says_that_the_failure_policy_decides(shell: Shell, service: Service, redis: RedisServer) -> None:
-    assert not shell.json("status", remote=True)["fail_open_now"]
+    assert not shell.json("status", remote=True)["policy_decides_now"]
     assert len(shell.json("status")["workers"]) == 2
     redis.kill()
     try:

@@ -32,7 +32,11 @@ def test_status_of_a_healthy_service(control: Control) -> None:
     control.post("/api/v1/rules", RULE)
     control.clock.advance(5)
     data = status(control)
-    assert (data["fail_open_now"], data["policy_decisions_last_minute"], data["failure_policy"]) == (False, 0, "open")
+    assert (data["policy_decides_now"], data["policy_decisions_last_minute"], data["failure_policy"]) == (
+        False,
+        0,
+        "open",
+    )
     assert data["uptime_seconds"] == 5
     assert (data["rules"]["in_force"], data["rules"]["unreadable"]) == (1, 0)
     assert len(data["rules"]["sources"]) == 2
@@ -50,7 +54,7 @@ def test_status_while_the_failure_policy_decides(control: Control) -> None:
     for _ in range(3):
         assert control.check(user="bob", path="/").reason == "fail_open"
     data = status(control)
-    assert (data["fail_open_now"], data["policy_decisions_last_minute"]) == (True, 3)
+    assert (data["policy_decides_now"], data["policy_decisions_last_minute"]) == (True, 3)
     default = data["stores"][0]
     assert not default["reachable"]
     assert "does not answer" in default["last_error"]
@@ -83,7 +87,7 @@ def test_status_of_all_workers(control: Control) -> None:
     workers = [(worker["pid"], worker["silent"]) for worker in data["workers"]]
     assert workers == [(os.getpid(), False), (4001, False), (4002, True)], "worker 2 is stuck"
     assert data["workers_expected"] == 1, "by the settings of this test"
-    assert (data["fail_open_now"], data["policy_decisions_last_minute"]) == (True, 7)
+    assert (data["policy_decides_now"], data["policy_decisions_last_minute"]) == (True, 7)
 
 
 def test_each_store_is_reachable_by_its_own_probe() -> None:

@@ -75,6 +75,14 @@ def test_invalid_rule_is_explained_at_its_field(dashboard: Dashboard) -> None:
     assert dashboard.control.actions() == []
 
 
+@pytest.mark.parametrize(("text", "limit"), [("1,500", 1500), ("1,5", None), ("1,50,0", None)])
+def test_comma_that_separates_no_thousands_is_refused(dashboard: Dashboard, text: str, limit: int | None) -> None:
+    response = dashboard.post("/rules/new", {**RULE, "limit": text})
+    assert response.status_code == (303 if limit else 400)
+    rules = dashboard.control.get("/api/v1/rules").json()["rules"]
+    assert [rule["limit"] for rule in rules] == ([limit] if limit else [])
+
+
 def test_rule_of_a_file_cannot_be_changed(tmp_path: Any) -> None:
     dashboard = Dashboard(tmp_path, ("rules: [{rule_id: f, dimension: user, limit: 5, window_seconds: 60}]",))
     dashboard.log_in()

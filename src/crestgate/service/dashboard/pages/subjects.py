@@ -14,6 +14,7 @@ from crestgate.errors import NotFoundError, Problem, StoreError, ValidationError
 from crestgate.rules.ruleset import DEFAULT_TIER, MAX_VALUE_BYTES, ResolvedRule
 from crestgate.service.admin import users as api
 from crestgate.service.admin.counters import read_counters
+from crestgate.service.dashboard.forms import without_separators
 from crestgate.service.dashboard.site import Site, call_of, done, form, page, show
 from crestgate.service.dashboard.usage import subject_series
 from crestgate.service.observability.usage import short_subject
@@ -135,7 +136,7 @@ def _member(chosen: ResolvedRule) -> Member:
 
 
 def _whole(text: str) -> int | str:
-    text = text.strip().replace(",", "")
+    text = without_separators(text.strip())
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text
 
 
