@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import msgspec
@@ -26,6 +27,9 @@ POLL_SECONDS = 0.02
 MAX_AGE_SECONDS = 30.0
 """Nobody waits for so long for a file."""
 _FILE = re.compile(r"worker-\d{1,6}\.traffic|\.worker-\d{1,6}\.traffic\.new")
+
+_WRITING = Lock()
+"""Two collections may notify a worker at the same time."""
 
 
 class TrafficFile(msgspec.Struct, frozen=True):
@@ -47,15 +51,16 @@ class TrafficFiles:
         self._worker = worker
 
     def write(self, header: TrafficFile, rows: Sequence[Any]) -> None:
-        """Write the records of this worker, in a thread."""
+        """Write the records of this worker, in a thread; others that are notified meanwhile wait."""
         path = self._path(self._worker)
         new = _new(path)
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        with _WRITING, open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(msgspec.json.encode(header) + b"\n")
             for start in range(0, len(rows), SLICE):
                 file.write(msgspec.json.encode(rows[start : start + SLICE]) + b"\n")
                 time.sleep(0)  # lets the event loop run
-        os.replace(new, path)
+            file.flush()
+            os.replace(new, path)
 
     def collect(self, workers: int, since_us: int, timeout: float) -> list[TrafficFile]:
         """The records that the other workers wrote since then. Waits for all of `workers`, and no longer than
@@ -66,8 +71,8 @@ class TrafficFiles:
         while True:
             for number in others:
                 if number not in found:
-                    file = self._read(number)
-                    if file is not None and file.at_us >= since_us:
+                    file = self._read(number, since_us)
+                    if file is not None:
                         found[number] = file
                         with suppress(FileNotFoundError):
                             os.unlink(self._path(number))
@@ -92,10 +97,13 @@ class TrafficFiles:
                     if os.stat(path).st_mtime <= oldest:
                         os.unlink(path)
 
-    def _read(self, worker: int) -> TrafficFile | None:
+    def _read(self, worker: int, since_us: int) -> TrafficFile | None:
+        """None if there is no file yet, or only that of an earlier collection, whose rows are not read."""
         try:
             with open(self._path(worker), "rb") as file:
                 header = msgspec.json.decode(file.readline(), type=TrafficFile)
+                if header.at_us < since_us:
+                    return None
                 rows: list[Any] = []
                 for line in file:
                     rows += msgspec.json.decode(line)
