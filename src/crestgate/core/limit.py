@@ -13,7 +13,7 @@ from crestgate.core.calendar_units import CALENDAR_UNITS, DEFAULT_ZONE
 from crestgate.core.notation import Notation, canonical, parse_chain
 from crestgate.errors import ConfigError
 
-__all__ = ["DEFAULT_ALGORITHM", "Limit", "unknown_algorithm"]
+__all__ = ["CALENDAR_ALGORITHM", "DEFAULT_ALGORITHM", "Limit", "unknown_algorithm"]
 
 DEFAULT_ALGORITHM = "token_bucket"
 CALENDAR_ALGORITHM = "fixed_window"

@@ -152,7 +152,9 @@ class EffectiveLimit(Model):
     tier: str
     algorithm: str
     mode: Literal["enforce", "shadow"]
-    window_seconds: float
+    window_seconds: Annotated[float, Field(description="Of a calendar window the longest: 31 days for a month.")]
+    calendar: Annotated[str | None, Field(description="The unit of a calendar window, such as `month`.")]
+    timezone: Annotated[str | None, Field(description="The time zone of a calendar window.")]
     expires_at: Timestamp | None
     limit: Count
     remaining: Count
