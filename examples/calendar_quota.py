@@ -11,6 +11,7 @@ with Limiter("memory://", plans=plans, clock=clock) as limiter:
     for part in decision.parts:
         print(f"{part.name}: {part.remaining} of {part.limit} left, for {part.reset_after / 3600:g} hours")
     denied = limiter.check("acme", ["budget", "daily"])
-    print(f"denied by {denied.name}, retry after {denied.retry_after / 3600:g} hours")
-    clock.advance(denied.retry_after)
+    wait = denied.retry_after or 0.0
+    print(f"denied by {denied.name}, retry after {wait / 3600:g} hours")
+    clock.advance(wait)
     print(f"after midnight: {limiter.check('acme', ['budget', 'daily']).allowed}")
