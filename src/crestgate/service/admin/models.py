@@ -153,8 +153,8 @@ class EffectiveLimit(Model):
     algorithm: str
     mode: Literal["enforce", "shadow"]
     window_seconds: Annotated[float, Field(description="Of a calendar window the longest: 31 days for a month.")]
-    calendar: Annotated[str | None, Field(description="The unit of a calendar window, such as `month`.")]
-    timezone: Annotated[str | None, Field(description="The time zone of a calendar window.")]
+    calendar: Annotated[str, Field(description="Only of a calendar window: its unit, such as `month`.")] = ""
+    timezone: Annotated[str, Field(description="Only of a calendar window: its time zone.")] = ""
     expires_at: Timestamp | None
     limit: Count
     remaining: Count
