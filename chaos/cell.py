@@ -103,7 +103,7 @@ def _run(
     chains: list[list[int]] = []
     if environment.shared:
         reads, chains = _read(environment.url(READ_TIMEOUT), traffic, operations)
-    stalls = {client.number: read_stalls(client.stalls) for client in clients.all}
+    stalls = {int(path.name.partition("-")[2]): read_stalls(path) for path in clients.stalls()}
     if logged := clients.logs():
         result.notes.append(logged[-300:])
     result.notes += context.notes

@@ -55,7 +55,6 @@ class Client(_Process):
     def __init__(self, prefix: list[str], task: dict[str, Any], log: Path) -> None:
         self.number: int = task["number"]
         self.journal = Path(task["journal"])
-        self.stalls = Path(task["stalls"])
         self.killed = False
         die = ["setpriv", "--pdeathsig", "KILL", "--"]
         super().__init__([*prefix, *die, sys.executable, "-m", "chaos.load", json.dumps(task)], log)
@@ -148,6 +147,10 @@ class Clients:
 
     def journals(self) -> list[Path]:
         return sorted(self.folder.glob("journal-*"))
+
+    def stalls(self) -> list[Path]:
+        """Of each client, and of each child that it has forked: `stalls-` and the number that its journal has."""
+        return sorted(self.folder.glob("stalls-*"))
 
     def logs(self) -> str:
         texts = [path.read_text(errors="replace")[-1500:] for path in sorted(self.folder.glob("client-*.log"))]

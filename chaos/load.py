@@ -56,6 +56,7 @@ class Client:
         self.reads_itself: bool = task["reads_itself"]
         self.traffic = Traffic(**task["traffic"])
         self.path: str = task["journal"]
+        self.stalls: str = task["stalls"]
         self.journal = Journal(self.path, self.number)
         self.stopping = threading.Event()
         self.errors: list[str] = []
@@ -160,7 +161,9 @@ class Client:
         if pid == 0:
             code = 1
             try:
-                self.journal = Journal(path, self.number * 1000 + self.forks)
+                number = self.number * 1000 + self.forks
+                self.journal = Journal(path, number)
+                start_thread(str(Path(self.stalls).with_name(f"stalls-{number}")))  # the parent's is not here
                 if self.reads_itself:  # the child has a copy of the counters, and goes its own way
                     self.traffic = replace(self.traffic, scope=f"c{self.number}.{self.forks}.")
                 self.use_after_fork()

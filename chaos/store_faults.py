@@ -247,6 +247,19 @@ class MaxConnections(Fault):
             if isinstance(other, socket.socket):
                 _set_max_clients(other, 10_000)
             other.close()
+        environment = context.environment
+        if isinstance(environment, MariaDBEnvironment):
+            # A database ends sessions after their sockets; those of PostgreSQL are processes, and keep their places.
+            until("the server has ended the sessions", lambda: _sessions(environment) < self.LIMIT // 2)
+
+
+def _sessions(environment: MariaDBEnvironment) -> float:
+    """The sessions of our user, which clients and strangers share."""
+    is_postgres = isinstance(environment, PostgresEnvironment)
+    table, user = ("pg_stat_activity", "usename") if is_postgres else ("information_schema.processlist", "user")
+    with suppress(ServerError):
+        return int(environment.current.sql(f"SELECT count(*) FROM {table} WHERE {user} = 'crestgate'"))
+    return float("inf")
 
 
 def _set_max_clients(connection: socket.socket, count: int) -> None:

@@ -11,10 +11,12 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from chaos.matrix import FAULTS, cells
 from chaos.report import violations_of, write_report
+from servers.machine import TEMPLATES
 
 __all__ = ["read_results", "run_all"]
 
@@ -24,13 +26,16 @@ def run_all(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.results
     folder.mkdir(parents=True, exist_ok=True)
     if not arguments.report:
-        with ThreadPoolExecutor(arguments.jobs) as pool:
+        # Databases are made once for all cells.
+        with ThreadPoolExecutor(arguments.jobs) as pool, TemporaryDirectory(prefix="crestgate-chaos-") as templates:
+            Path(templates).chmod(0o755)  # a database runs as another user
+            environment = {**os.environ, TEMPLATES: templates}
             running = []
             for store, fault in cells():
                 file = folder / f"{store}.{fault}.json"
                 wanted = arguments.store in (None, store) and arguments.fault in (None, fault)
                 if wanted and not (arguments.resume and file.exists()):
-                    running.append(pool.submit(_run, store, fault, arguments, file))
+                    running.append(pool.submit(_run, store, fault, arguments, file, environment))
             for cell in running:
                 cell.result()
         if arguments.soak is not None:
@@ -47,7 +52,7 @@ def run_all(arguments: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def _run(store: str, fault: str, arguments: argparse.Namespace, file: Path) -> None:
+def _run(store: str, fault: str, arguments: argparse.Namespace, file: Path, environment: dict[str, str]) -> None:
     """One cell. A crash of the cell itself is a result, too."""
     blank = {"store": store, "fault": fault, "seed": arguments.seed, "seconds": arguments.seconds}
     if reason := FAULTS[fault].unsupported(store):
@@ -60,7 +65,12 @@ def _run(store: str, fault: str, arguments: argparse.Namespace, file: Path) -> N
     command = [sys.executable, "-m", "chaos", "--store", store, "--fault", fault, "--seed", str(arguments.seed)]
     command += ["--seconds", str(arguments.seconds), "--json", str(file)]
     process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, text=True
+        command,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
     )
     try:
         _, errors = process.communicate(timeout=arguments.seconds * 3 + 300)

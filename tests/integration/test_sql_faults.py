@@ -23,6 +23,9 @@ from crestgate.stores.sql.schema import metadata
 from crestgate.stores.sql.session import Session
 from crestgate.stores.sql.transaction import RoundTrips
 from databases import KINDS, SERVERS, open_at, url_of
+from servers.machine import until
+from servers.mariadb import MariaDB
+from servers.postgres import Postgres
 from servers.proxy import CuttingProxy
 
 NOISE = 0.5
@@ -73,6 +76,15 @@ def take(store: SqlStore, key: str = "key", limit: Algorithm = LIMIT, cost: int 
     return store.apply([Request(Op.TAKE, [Member(key, limit, cost)])])[0][0].decision.remaining
 
 
+def taken(store: SqlStore) -> bool:
+    """Whether the store takes."""
+    try:
+        take(store)
+    except StoreError:
+        return False
+    return True
+
+
 def used(store: SqlStore) -> int:
     return 1000 - store.apply([Request(Op.PEEK, [Member("key", LIMIT, 0)])])[0][0].decision.remaining
 
@@ -120,6 +132,22 @@ def test_dead_idle_connections_are_replaced(store: SqlStore, direct: SqlStore, p
     proxy.cut()
     assert take(store) == 998, "the caller sees no error"
     assert used(direct) == 2
+
+
+def test_connection_that_takes_longer_than_a_check(
+    url: str, prefix: str, proxy: CuttingProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a fault, when all clients connect at once: what is opened too late for one check is used by the next."""
+    monkeypatch.setattr("crestgate.stores.sql.pool.OPEN_SECONDS", 10.0)
+    through = url.replace(f":{urlsplit(url).port}/", f":{proxy.port}/")
+    store = open_at(through, prefix=prefix, timeout_ms=400)
+    take(store)
+    proxy.refuse()
+    failed_check(store)
+    proxy.delay(0.13)  # of each reply: a check needs two, a new connection four or five
+    assert "no answer in time" in failed_check(store)[1]
+    until("a check succeeds", lambda: taken(store))
+    store.close()
 
 
 def test_connection_lost_before_the_commit(store: SqlStore, direct: SqlStore, proxy: CuttingProxy) -> None:
@@ -240,6 +268,56 @@ def test_forked_child_does_not_use_its_parents_connections(direct: SqlStore) -> 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert take(direct) == 995
     assert direct.pool.sessions == sessions, "still the same connections"
+
+
+def test_lock_that_is_not_granted_costs_no_connection(url: str, prefix: str) -> None:
+    """PostgreSQL ends the wait before the check does. The breaker opens all the same: no caller should wait for it."""
+    if not url.startswith("postgres"):
+        pytest.skip("MariaDB waits for a lock for a second or more, so the check ends first")
+    store = open_at(f"{url}?timeout_ms=400", prefix=prefix, timeout_ms=400)
+    take(store)
+    sessions = set(store.pool.sessions)
+    deadline = time.monotonic() + 30
+    other = store.driver.open(deadline)
+    hex_id = store.counter_ids.hex_id(LIMIT.name, "key")
+    other.run([store.driver.dialect.begin, store.driver.dialect.rows([hex_id], locking=True)], deadline)
+    for _ in range(3):
+        seconds, message = failed_check(store)
+        assert seconds < 0.4 + NOISE
+        assert "lock" in message
+    assert failed_check(store)[1].count("several times in a row") == 1
+    other.run(["ROLLBACK"], deadline)
+    other.close()
+    assert store.pool.sessions == sessions
+    time.sleep(OPEN_SECONDS)
+    assert take(store) == 998
+    assert store.pool.sessions == sessions, "still the same connections"
+    store.close()
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_server_that_accepts_no_writes_for_a_while(kind: str) -> None:
+    """A new connection may reach another server. If not, it is kept for when this one accepts writes again."""
+    statements = {
+        "mariadb": ("SET GLOBAL read_only = ON", "SET GLOBAL read_only = OFF"),
+        "postgres": (
+            "ALTER SYSTEM SET default_transaction_read_only = on;\nSELECT pg_reload_conf()",
+            "SET default_transaction_read_only = off;\nALTER SYSTEM RESET default_transaction_read_only;\n"
+            "SELECT pg_reload_conf()",
+        ),
+    }
+    begin, end = statements[kind]
+    with (MariaDB if kind == "mariadb" else Postgres)() as server:
+        store = open_at(server.url, prefix="readonly", pool_size=1)
+        take(store)
+        server.sql(begin)
+        until("it accepts no writes", lambda: not taken(store))
+        (kept,) = store.pool.sessions
+        server.sql(end)
+        time.sleep(OPEN_SECONDS)
+        until("it accepts writes", lambda: taken(store))
+        assert store.pool.sessions == {kept}, "no new connection was needed"
+        store.close()
 
 
 def test_more_threads_than_connections_wait_their_turn(url: str) -> None:

@@ -6,6 +6,7 @@ Ports are below the ephemeral range, so that no outgoing connection takes one by
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import random
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 
 __all__ = [
     "PATIENCE",
+    "TEMPLATES",
     "ServerError",
     "find",
     "free_port",
@@ -26,11 +28,15 @@ __all__ = [
     "remove",
     "run",
     "stat",
+    "template",
     "until",
 ]
 
 PATIENCE = 30.0
 """Seconds after which we give up on a server. Nothing that works comes near it."""
+
+TEMPLATES = "CRESTGATE_TEST_TEMPLATES"
+"""The environment variable with a folder in which processes share templates; else each makes its own."""
 
 may_start_servers = True
 """False under `--no-servers`: whoever would start one is skipped."""
@@ -107,6 +113,24 @@ def private_folder(kind: str) -> Path:
     """A new folder, which is removed when the tests end, or earlier."""
     folder = Path(tempfile.mkdtemp(prefix=f"crestgate-{kind}-"))
     _folders.add(folder)
+    return folder
+
+
+def template(kind: str, make: Callable[[Path], None]) -> Path:
+    """A folder that `make` has filled, which takes seconds for a database; to be copied."""
+    shared = os.environ.get(TEMPLATES)
+    if not shared:
+        folder = private_folder(f"{kind}-template")
+        make(folder)
+        return folder
+    folder = Path(shared) / kind
+    with Path(f"{folder}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not Path(f"{folder}.done").exists():
+            remove(folder)  # of one that was killed half-way
+            folder.mkdir(mode=0o700)
+            make(folder)
+            Path(f"{folder}.done").touch()
     return folder
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from shutil import copytree
 
 from servers.group import ServerGroup
-from servers.machine import PATIENCE, ServerError, find, private_folder, run, until
+from servers.machine import PATIENCE, ServerError, find, run, template, until
 from servers.process import ServerProcess
 
 __all__ = ["MariaDB", "MariaDBPair"]
@@ -166,14 +166,17 @@ class MariaDBPair(ServerGroup):
 
 @cache
 def _data() -> Path:
-    """A data directory with our database and users, which no server runs on.
+    """A data directory with our database and users, which no server runs on."""
+    return template("mariadb", _make_data) / "data"
+
+
+def _make_data(folder: Path) -> None:
+    """Make it in this folder.
 
     With a folder of its own for temporary tables: a server that starts removes all that it finds there, and other test
     processes make their data at the same time.
     """
-    folder = private_folder("mariadb-data")
     where = [f"--datadir={folder / 'data'}", f"--tmpdir={folder}", *_AS_WE_ARE]
     trusting = ["--auth-root-authentication-method=normal", "--skip-test-db"]
     run([find("mariadb-install-db", _SERVER), *_SMALL, *where, *trusting])
     run([find("mariadbd", _SERVER), *_SMALL, *where, "--bootstrap"], _SETUP)
-    return folder / "data"

@@ -18,7 +18,7 @@ from pathlib import Path
 from shutil import copytree
 
 from servers.group import ServerGroup
-from servers.machine import PATIENCE, find, gone, private_folder, run, stat, until
+from servers.machine import PATIENCE, find, gone, run, stat, template, until
 from servers.process import ServerProcess
 
 __all__ = ["Postgres", "PostgresPair"]
@@ -157,13 +157,15 @@ class PostgresPair(ServerGroup):
 @cache
 def _data() -> Path:
     """A data directory with our database and user, which no server runs on."""
-    folder = private_folder("postgres-data")
+    return template("postgres", _make_data) / "data"
+
+
+def _make_data(folder: Path) -> None:
     _give(folder)
     trusting = ["--username=postgres", "--auth-local=trust", "--auth-host=scram-sha-256"]
     where = ["-D", str(folder / "data")]
     run([_find("initdb"), *where, *trusting, "--encoding=UTF8", "--locale=C", "--no-sync"], user=_unprivileged())
     run([_find("postgres"), "--single", *where, "postgres"], _SETUP, user=_unprivileged())
-    return folder / "data"
 
 
 def _find(program: str, package: str = _SERVER) -> str:

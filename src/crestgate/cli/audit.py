@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -21,13 +20,13 @@ from crestgate.cli.output import Cell, Column, print_json, print_line, print_tab
 from crestgate.cli.remote import remote_service
 from crestgate.errors import ConfigError
 from crestgate.loader.fields import Fields, Problems
+from crestgate.rules.audit_log import read_audit
 from crestgate.rules.port import AuditQuery
 from crestgate.rules.timestamps import format_timestamp, read_timestamp
 
-__all__ = ["audit", "outcomes"]
+__all__ = ["audit"]
 
 MAX_ENTRIES = 1000
-REQUESTED = " requested"
 COLUMNS = (
     *(Column("at"), Column("actor", wraps=True), Column("action"), Column("subject", wraps=True)),
     *(Column("change", wraps=True, drop_order=1), Column("from", drop_order=2)),
@@ -67,41 +66,23 @@ def audit(
     service = remote_service(url, token, rules_store=rules_store, config=config)
     if service is None:
         with open_rules_for(rules_store, config) as repository:
-            entries = [entry.to_data() for entry in repository.audit(query)]
+            entries = [entry.to_data() for entry in read_audit(repository, query, requests=requests)[0]]
     else:
         given = {"actor": actor, "subject": subject}
         given |= {"since": format_timestamp(query.since_us), "until": format_timestamp(query.until_us)}
+        given |= {"requests": "true" if requests else None}
         found = service.get(
             "/api/v1/audit", limit=limit, **{name: value for name, value in given.items() if value is not None}
         ).get("entries")
         if not isinstance(found, list):
             raise service.unexpected("its response has no audit entries")
         entries = found
-    if not requests:
-        entries = outcomes(entries)
     if as_json:
         print_json(entries)
     elif entries:
         print_table(COLUMNS, [_row(entry) for entry in entries])
     else:
         print_line("no entries")
-
-
-def outcomes(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The entries, the newest first, without requests whose outcome is among them: what happened, not what was tried. A
-    request without an outcome stays: whoever made it was killed."""
-    known: dict[tuple[str, str, str], int] = {}
-    shown = []
-    for entry in entries:
-        action = str(entry["action"])
-        name = (str(entry["actor"]), str(entry["subject"]), action.removesuffix(REQUESTED).removesuffix(" failed"))
-        if not action.endswith(REQUESTED):
-            known[name] = known.get(name, 0) + 1
-        elif known.get(name, 0):
-            known[name] -= 1
-            continue
-        shown.append(entry)
-    return shown
 
 
 def _when(text: str | None, option: str, now_us: int) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TextIO
@@ -27,6 +28,7 @@ __all__ = [
     "print_yaml",
 ]
 
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e\n]")
 GAP = 2
 """Spaces between two columns."""
 WIDE, NARROW = 20, 12
@@ -51,9 +53,12 @@ class Column(NamedTuple):
 
 
 def print_line(*cells: str | Cell) -> None:
-    """Print a line on stdout."""
+    """Print a line on stdout, with control characters as escapes: a service or a client may have chosen the text."""
     console = _console()
-    parts = [cell if isinstance(cell, Cell) else Cell(cell) for cell in cells]
+    parts = [
+        Cell(escape_control(cell.text), cell.style) if isinstance(cell, Cell) else Cell(escape_control(cell))
+        for cell in cells
+    ]
     if not console.is_terminal:
         _write(sys.stdout, "".join(cell.text for cell in parts))
         return
@@ -67,7 +72,14 @@ def print_error(message: str, prefix: str = "crestgate: ") -> None:
 
 
 def print_json(data: object) -> None:
-    _write(sys.stdout, json.dumps(data, indent=2, ensure_ascii=False))
+    text = json.dumps(data, indent=2, ensure_ascii=False)
+    _write(sys.stdout, text if text.isascii() and "\x7f" not in text else _UNPRINTABLE.sub(_json_escape, text))
+
+
+def _json_escape(match: re.Match[str]) -> str:
+    """As JSON writes it: beyond 16 bits as a pair of surrogates."""
+    character = match[0]
+    return character if character.isprintable() else json.dumps(character)[1:-1].replace("\x7f", "\\u007f")
 
 
 def print_yaml(data: object) -> None:

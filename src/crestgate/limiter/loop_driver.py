@@ -31,6 +31,9 @@ class LoopDriver:
         self.coalescers: dict[asyncio.AbstractEventLoop, LoopCoalescer] = {}
         """Of a remote store, for each loop on which it was connected, or connecting has failed."""
         self.connected: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+        self._was_connected = False
+        """Whether the store was reached on any loop, in the parent of a forked process too. From then on the first
+        request on a loop opens its connection by its own deadline, and does not wait for `connect_async`."""
         self._connecting: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
         self._settling: set[asyncio.Task[BatchOutcomes]] = set()
 
@@ -59,6 +62,7 @@ class LoopDriver:
         if isinstance(self.store, RemoteStore):
             await self.store.connect_async()
             self.connected.add(asyncio.get_running_loop())
+            self._was_connected = True
 
     async def drain(self) -> None:
         """Wait for settlements whose callers were cancelled; each ends by the store's deadline."""
@@ -68,16 +72,17 @@ class LoopDriver:
             await asyncio.wait(settling)
 
     async def open_coalescer(self) -> LoopCoalescer:
-        """The coalescer of the running event loop; the first request on a loop connects."""
+        """The coalescer of the running event loop; the first request of all connects."""
         store = self.backend.remote
         assert store is not None
         loop = asyncio.get_running_loop()
         connecting = self._connecting.get(loop)
-        if connecting is None and loop not in self.connected:
+        if connecting is None and not self._was_connected and loop not in self.connected:
             connecting = self._connecting[loop] = loop.create_task(store.connect_async())
         try:
             if connecting is not None:
                 await asyncio.shield(connecting)
+                self._was_connected = True
         finally:
             if connecting is None or connecting.done():  # or this caller was cancelled, and others still wait
                 self._connecting.pop(loop, None)

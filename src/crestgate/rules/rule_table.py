@@ -8,7 +8,7 @@ from typing import final
 from crestgate.rules.compiled_rule import CompiledRule
 from crestgate.rules.rule import ANY
 
-__all__ = ["CachedMatch", "RequestShape", "RuleTable"]
+__all__ = ["CachedMatch", "MatchShape", "RequestShape", "RuleTable"]
 
 RequestShape = tuple[str | None, str | None, str, int]
 """Cache key, valid while no rule is for an exact caller: path, method, tier, and a bit for each dimension that the
@@ -58,6 +58,10 @@ class RuleTable:
         return not self.exact and not self.shared
 
 
+MatchShape = tuple[tuple[RuleTable, ...], bool, str | None, str, int]
+"""The same with the tables of the patterns that match the path, and whether there is none, instead of the path."""
+
+
 @final
 class CachedMatch:
     """The rules that apply to requests of one shape, unless a rule is for one of their exact subjects."""
@@ -68,7 +72,7 @@ class CachedMatch:
         self, path: str | None, exact: list[dict[str, list[CompiledRule]]], winners: list[CompiledRule]
     ) -> None:
         self.path = path
-        """Normalised."""
+        """Normalised; of a match that is found by its MatchShape, that of the first such request."""
         self.exact = exact
         """Rules for exact subjects: the match is only valid for requests without any of these subjects."""
         self.winners = winners

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any, Final, final
 
 from crestgate.core.bounded_cache import BoundedCache
@@ -28,7 +29,7 @@ from crestgate.rules.matching.paths import readings
 from crestgate.rules.matching.patterns import ANY_PATH, Pattern, name_pattern, parse_pattern
 from crestgate.rules.matching.trie import Trie, TrieEditor
 from crestgate.rules.rule import ANY, Rule
-from crestgate.rules.rule_table import CachedMatch, RequestShape, RuleTable
+from crestgate.rules.rule_table import CachedMatch, MatchShape, RequestShape, RuleTable
 
 __all__ = ["DEFAULT_TIER", "MAX_VALUE_BYTES", "Defaults", "ResolvedRule", "RuleSet", "check_text"]
 
@@ -46,7 +47,10 @@ ResolvedRule = tuple[str, CompiledRule]
 """A rule that applies: the key of its counter, and the rule."""
 
 _NONE: dict[str, list[CompiledRule]] = {}
-_IDENTIFIED: Final = [(1 << number, one.attribute or "", one.name) for number, one in enumerate(IDENTIFIED)]
+_IDENTIFIED: Final = [
+    (1 << number, one.attribute or "", one.name, one.name + ":") for number, one in enumerate(IDENTIFIED)
+]
+_identifiers: Final = attrgetter(*[one.attribute or "" for one in IDENTIFIED])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,9 @@ class RuleSet:
         self.defaults = defaults
         self.cache: dict[RequestShape, CachedMatch] = BoundedCache(MAX_CACHED)
         """Earlier results, by the shape of the requests. Bounded, whatever paths are requested."""
+        self.matches: dict[MatchShape, CachedMatch] = BoundedCache(MAX_CACHED)
+        """The same by the patterns that match a path, instead of the path: most new paths, such as `/products/7`,
+        match what others before them did."""
         self.default_policy = CompiledRule(defaults.policy, ANY_PATH)
         self.default_clients = [CompiledRule(rule, ANY_PATH) for rule in defaults.client]
 
@@ -145,29 +152,44 @@ class RuleSet:
     def resolve(self, context: ContextFields, now_us: int) -> list[ResolvedRule]:
         """The rules that apply and win, in the order of the chain, including shadow rules, which do not bind."""
         given: Any = context
-        raw = None if given.path is None else check_text("path", given.path)
-        method = None if given.method is None else check_text("method", given.method).upper()
-        tier = self.tier_of(context)
+        raw = given.path
+        if raw is not None and not isinstance(raw, str):
+            check_text("path", raw)  # raises
+        method = given.method
+        if method is not None:
+            method = check_text("method", method).upper()
+        tier = self.tier_of(context) if self.tiers or given.tier is not None else DEFAULT_TIER
         subjects, present = identified(context)
         shape: RequestShape = (raw, method, tier, present)
         cached = self.cache.get(shape)
         if cached is not None:
             keys = self.completed(subjects, cached.path)
-            if cached.holds_for(keys) and (given.client is None or given.client not in self.clients):
+            if self.holds(cached, context, keys):
                 return [(counter_key(entry, keys), entry) for entry in cached.winners]
         return self.find(context, now_us, subjects, shape)
+
+    def holds(self, match: CachedMatch, context: ContextFields, keys: dict[str, str]) -> bool:
+        """Whether an earlier result holds for a request with these subjects: no rule is for exactly one of them."""
+        if match.exact and not match.holds_for(keys):
+            return False
+        return context.client is None or context.client not in self.clients
 
     def find(
         self, context: ContextFields, now_us: int, subjects: dict[str, str], shape: RequestShape
     ) -> list[ResolvedRule]:
         """As `resolve`, without reading the cache; results that are valid for all callers of this shape are cached."""
-        raw, method, tier, _ = shape
+        raw, method, tier, present = shape
         spellings = [] if raw is None else readings(raw)
         path = spellings[0] if spellings else raw
         keys = self.completed(subjects, path)
+        tables = self.tables(raw, spellings)
+        match_shape: MatchShape = (tuple(tables), raw is None, method, tier, present)
+        match = self.matches.get(match_shape)
+        if match is not None and self.holds(match, context, keys):
+            self.add_to_cache(shape, CachedMatch(path, match.exact, match.winners))
+            return [(counter_key(entry, keys), entry) for entry in match.winners]
         best: dict[str, CompiledRule] = {}
         cacheable = not self.defaults.policy_key
-        tables = self.tables(raw, spellings)
         for table in tables:
             for dimension, subject in keys.items():
                 found = table.exact.get(subject)
@@ -190,9 +212,9 @@ class RuleSet:
         if len(chosen) > 1:
             chosen.sort(key=_order)
         if cacheable:
-            self.add_to_cache(
-                shape, CachedMatch(path, [t.exact for t in tables if t.exact], [entry for _, entry in chosen])
-            )
+            match = CachedMatch(path, [t.exact for t in tables if t.exact], [entry for _, entry in chosen])
+            self.matches[match_shape] = match
+            self.add_to_cache(shape, match)
         return chosen
 
     def add_to_cache(self, shape: RequestShape, match: CachedMatch) -> None:
@@ -324,14 +346,13 @@ class _RuleSetEdit:
 
 def identified(context: ContextFields) -> tuple[dict[str, str], int]:
     """The subjects that a request itself names, by dimension, and a bit for each of them."""
-    given: Any = context  # its fields may have any type at runtime
+    values: tuple[object, ...] = _identifiers(context)  # of any type at runtime
     found: dict[str, str] = {}
     present = 0
-    for bit, attribute, dimension in _IDENTIFIED:
-        value = getattr(given, attribute)
+    for value, (bit, attribute, dimension, prefix) in zip(values, _IDENTIFIED, strict=True):
         if value is not None:
             text = check_text(attribute, value)
-            found[dimension] = f"{dimension}:{subject_address(text) if dimension == 'ip' else text}"
+            found[dimension] = prefix + (subject_address(text) if dimension == "ip" and ":" in text else text)
             present |= bit
     return found, present
 

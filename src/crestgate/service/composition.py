@@ -21,6 +21,7 @@ from crestgate.rules.storage.factory import open_repository
 from crestgate.service.admin.api import ADMIN_PATHS, create_admin_app
 from crestgate.service.auth.guard import CheckCeiling, Guard, required_check_scope
 from crestgate.service.auth.keys import ApiKeys, Scope
+from crestgate.service.auth.log_outs import LogOuts
 from crestgate.service.auth.sessions import Sessions
 from crestgate.service.auth.token_keys import signing_key
 from crestgate.service.certificates import Certificates
@@ -167,7 +168,8 @@ async def open_service(
     worker_snapshots = WorkerSnapshots(node.snapshots, worker)
     notifier = WorkerNotifier(node.folder, worker)
     recording = settings.traffic
-    traffic = TrafficRecorder(recording.max_requests, _now_us()) if recording.record else None
+    token_key = await asyncio.to_thread(signing_key, repository)
+    traffic = TrafficRecorder(recording.max_requests, _now_us(), token_key) if recording.record else None
     notifier.listen(catalog.wake, _traffic_writer(traffic, TrafficFiles(node.snapshots, worker)))
     metrics = WorkerMetrics(worker_snapshots.previous())
     seen = worker_snapshots.own_seen()
@@ -199,7 +201,7 @@ async def open_service(
         notifier=notifier,
         store_titles=(limiter.title, repository.title),
         started_us=_now_us(),
-        token_key=await asyncio.to_thread(signing_key, repository),
+        token_key=token_key,
         descriptors=descriptors,
         traffic=traffic,
     )
@@ -243,7 +245,8 @@ async def open_service(
     }
     log = RequestLog(settings.logs)
     envoy = EnvoyService(checks, descriptors)  # one for HTTP and gRPC: its caches and labels are bounded together
-    sessions = Sessions(dependencies.token_key, api_keys, callers)
+    log_outs = LogOuts(dependencies.repository, lambda: catalog.keys, dependencies.announce_write)
+    sessions = Sessions(dependencies.token_key, api_keys, callers, log_outs)
     app = Router(
         dependencies,
         guard,
@@ -277,6 +280,7 @@ def _descriptors(settings: Settings) -> Descriptors | None:
 
 def _traffic_writer(traffic: TrafficRecorder | None, files: TrafficFiles) -> Callable[[], None]:
     """Writes what this worker has recorded, in a thread, when another worker needs it."""
+    files.remove_own()
 
     def write() -> None:
         assert traffic is not None

@@ -59,9 +59,9 @@ class Dependencies:
         return self.limiter.catalog
 
     def editor(self, actor: Actor) -> Editor:
-        return Editor(self.repository, actor, locks=self.locks, on_write=self._announce_write)
+        return Editor(self.repository, actor, locks=self.locks, on_write=self.announce_write)
 
-    def _announce_write(self) -> None:
+    def announce_write(self) -> None:
         """Put what was written in force in this worker now, and notify the other workers of this node."""
         self.notifier.notify()
         self.catalog.refresh()

@@ -70,22 +70,22 @@ class RuleReplay:
                     self.denied += 1
                     self.denials.append(counted)
                 return allowed
-        members: list[Member] = []
-        binds = False
-        for key, entry in chosen:
-            binds = binds or not entry.shadow
-            members.append(Member(key, entry.algorithm, cost, not entry.shadow))
-        if not binds:
+        if not chosen:
             self.unmatched += 1
-        if not members:
             return True
+        members = [Member(key, entry.algorithm, cost, not entry.shadow) for key, entry in chosen]
         outcomes = self.store.apply([Request(Op.TAKE, members)])[0]
+        binds = False
         for i in range(len(chosen)):
             key, entry = chosen[i]
             allowed = outcomes[i].decision.allowed
             counted = self.tallies.count(entry, key, allowed)
-            if not allowed and not entry.shadow:
-                self.denials.append(counted)
+            if not entry.shadow:
+                binds = True
+                if not allowed:
+                    self.denials.append(counted)
+        if not binds:
+            self.unmatched += 1
         if self.denials:
             self.denied += 1
             return False

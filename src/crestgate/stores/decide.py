@@ -69,15 +69,20 @@ def _take(members: Sequence[Member], counters: Sequence[StoredCounter], now: i64
     steps: list[Step | None] = []
     admitted = True
     for member, counter in zip(members, counters, strict=True):
-        _rebase(counter, member.algorithm, now)
-        step = None if member.cost > member.algorithm.ceiling else _step(member.algorithm, counter, now, member.cost)
+        algorithm, cost = member.algorithm, member.cost
+        if counter.state is not None:
+            _rebase(counter, algorithm, now)
+        step = None if cost > algorithm.ceiling else _step(algorithm, counter, now, cost)
         steps.append(step)
         if member.binds and (step is None or not step[0]):
             admitted = False
     outcomes: list[Outcome] = []
     try:
         for member, counter, step in zip(members, counters, steps, strict=True):
-            if not admitted or step is None or not step[0]:
+            if not admitted and step is not None:
+                outcomes.append(Outcome(_not_written(member.algorithm, counter, now, step), 0))
+                continue
+            if step is None or not step[0]:
                 outcomes.append(Outcome(_peek(member.algorithm, counter, now, member.cost), 0))
                 continue
             if member.cost:
@@ -163,11 +168,17 @@ def _peek(algorithm: Algorithm, counter: StoredCounter, now: i64, cost: i64) -> 
     return Decision(algorithm, step[0], remaining, step[5], reset, None)
 
 
+def _not_written(algorithm: Algorithm, counter: StoredCounter, now: i64, step: Step) -> Decision:
+    """The same, of a step that was taken and is not written, because the request is denied."""
+    _, _, _, _, remaining, _, reset = _step(algorithm, counter, now, 0)
+    return Decision(algorithm, step[0], remaining, step[5], reset, None)
+
+
 def _step(algorithm: Algorithm, counter: StoredCounter, now: i64, cost: i64) -> Step:
     state, writer = counter.state, counter.writer
     if state is None or writer is None:
         return algorithm.step(EMPTY, now, cost)
-    if _same_shape(writer, algorithm):
+    if writer is algorithm or writer.shape == algorithm.shape:
         return algorithm.step(state, now, cost)
     return step_after_limit_change(writer, state, algorithm, now, cost)
 

@@ -84,6 +84,10 @@ class LruTable:
         entry.newer = recent
         recent.older = entry
 
+    def holds(self, entry: TableEntry) -> bool:
+        """Whether an entry was not removed since it was found."""
+        return entry.older.newer is entry
+
     def make_room(self, new_keys: i64, now: i64, inline: bool) -> None:
         """Evict until so many entries can be added, and sweep a few that have expired. `inline`: one of them is of an
         inline limit. StoreError when there is no room for such an entry."""
@@ -101,8 +105,9 @@ class LruTable:
             else:
                 self.remove(self.recent.newer)
 
-    def insert(self, entry: TableEntry, now: i64) -> None:
-        """Add a new entry. Evicts none, so that a request keeps the entries it has looked up."""
+    def insert(self, entry: TableEntry, expiry: i64) -> None:
+        """Add a new entry, which has recovered at `expiry`. Evicts none, so that a request keeps the entries it has
+        looked up."""
         name = entry.algorithm.name
         keys = self.names.get(name)
         if keys is None:
@@ -116,7 +121,7 @@ class LruTable:
         entry.older = last
         entry.newer = recent
         recent.older = entry
-        self.schedule(entry, now)
+        self.schedule(entry, expiry)
 
     def remove(self, entry: TableEntry) -> None:
         name = entry.algorithm.name
@@ -148,11 +153,9 @@ class LruTable:
                     self.remove(entry)
                 entry = following
 
-    def schedule(self, entry: TableEntry, now: i64) -> None:
+    def schedule(self, entry: TableEntry, expiry: i64) -> None:
         """Put an entry into the due ring of its expiry."""
-        algorithm = entry.algorithm
-        expiry = algorithm.available_at(entry, now, 0)
-        width = (algorithm.recovery_us >> 6) + 1
+        width = (entry.algorithm.recovery_us >> 6) + 1
         time = (expiry // width + 1) * width
         root = self.due.get(time)
         if root is None:
@@ -188,10 +191,11 @@ class LruTable:
                 continue
             entry = root.due_after
             max_checks -= 1
-            if entry.algorithm.available_at(entry, now, 0) <= now:
+            expiry = entry.algorithm.available_at(entry, now, 0)
+            if expiry <= now:
                 self.remove(entry)
                 removed += 1
             else:
                 self.unschedule(entry)
-                self.schedule(entry, now)
+                self.schedule(entry, expiry)
         return removed

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import final
 
-from crestgate.core.algorithms.algorithm import EMPTY, Algorithm
+from crestgate.core.algorithms.algorithm import EMPTY, Algorithm, Step
 from crestgate.core.decision import Decision
 from crestgate.core.mypyc_types import i64
 from crestgate.core.state import ListLog, State
@@ -68,7 +68,7 @@ class MemoryStore(LocalStore):
         if now < self.latest:
             self.table.remove_expired(self.latest)
         self.latest = now
-        return nanoseconds_of(self.clock)
+        return now * 1000
 
     def take(self, algorithm: Algorithm, key: str, cost: i64) -> Decision:  # noqa: PLR0912 - the hot path, in one function
         with self.mutex:
@@ -83,7 +83,7 @@ class MemoryStore(LocalStore):
                     entry = TableEntry(key, algorithm, at, 0, 0, ListLog() if algorithm.keeps_log else None)
                     entry.put(at, a, b, cost)
                     self.table.make_room(1, now, algorithm.inline)
-                    self.table.insert(entry, now)
+                    self.table.insert(entry, now + reset)
             elif entry.algorithm is algorithm or entry.algorithm.shape == algorithm.shape:
                 allowed, at, a, b, remaining, wait, reset = algorithm.step(entry, now, cost)
                 if not allowed:
@@ -132,6 +132,8 @@ class MemoryStore(LocalStore):
             raise closed_error()
         with self.mutex:
             now = self.now()
+            if len(batch) == 1 and batch[0].record is None:
+                return [self.decide(batch[0], now)]
             for request in batch:
                 if request.record is not None:
                     return self.decide_idempotent(batch, now)
@@ -190,19 +192,77 @@ class MemoryStore(LocalStore):
     def decide(self, request: Request, now: i64) -> list[Outcome]:
         """Decide one request, under the lock."""
         table = self.table
+        members = request.members
+        if request.op is Op.TAKE:
+            taken = self.take_all(members, now)
+            if taken is not None:
+                return taken
+        entries = [table.find(member.algorithm.name, member.key) for member in members]
         if request.op is Op.TAKE or request.op is Op.CHARGE:
             missing = 0
             inline = False
-            for member in request.members:
-                entry = table.find(member.algorithm.name, member.key)
+            for i in range(len(entries)):
+                entry = entries[i]
                 if entry is None:
                     missing += 1
-                    inline = inline or member.algorithm.inline
+                    inline = inline or members[i].algorithm.inline
                 else:
                     table.touch(entry)
             if missing:
                 table.make_room(missing, now, inline)
-        return decide(request.op, request.members, [TableCounter(table, m, now) for m in request.members], now)
+                if missing < len(entries):  # those that had expired are removed
+                    entries = [table.find(member.algorithm.name, member.key) for member in members]
+        counters = [TableCounter(table, members[i].key, entries[i], now) for i in range(len(entries))]
+        return decide(request.op, members, counters, now)
+
+    def take_all(self, members: Sequence[Member], now: i64) -> list[Outcome] | None:
+        """Decide the usual TAKE, under the lock: every limit admits it, and each counter is new, or was written by its
+        limit and is not ahead of the clock. None, and no counter is changed, for any other: see decide.py."""
+        table = self.table
+        names = self.names
+        entries: list[TableEntry | None] = []
+        steps: list[Step] = []
+        new = 0
+        inline = False
+        for member in members:
+            algorithm = member.algorithm
+            cost = member.cost
+            if cost > algorithm.ceiling or not cost:
+                return None
+            keys = names.get(algorithm.name)
+            entry = keys.get(member.key) if keys is not None else None
+            if entry is None:
+                step = algorithm.step(EMPTY, now, cost)
+                new += 1
+                inline = inline or algorithm.inline
+            elif entry.algorithm is algorithm and entry.time * algorithm.tick <= now:
+                step = algorithm.step(entry, now, cost)
+                table.touch(entry)
+            else:
+                return None
+            if not step[0]:
+                return None
+            steps.append(step)
+            entries.append(entry)
+        if new:
+            table.make_room(new, now, inline)
+            for entry in entries:
+                if entry is not None and not table.holds(entry):
+                    return None
+        outcomes: list[Outcome] = []
+        for i in range(len(steps)):
+            member = members[i]
+            algorithm = member.algorithm
+            _, at, a, b, remaining, wait, reset = steps[i]
+            entry = entries[i]
+            if entry is not None:
+                entry.put(at, a, b, member.cost)
+            else:
+                entry = TableEntry(member.key, algorithm, at, 0, 0, ListLog() if algorithm.keeps_log else None)
+                entry.put(at, a, b, member.cost)
+                table.insert(entry, now + reset)
+            outcomes.append(Outcome(Decision(algorithm, True, remaining, wait, reset, None), at))
+        return outcomes
 
     def close(self) -> None:
         with self.mutex:
@@ -219,19 +279,19 @@ def closed_error() -> StoreClosedError:
 class TableCounter(StoredCounter):
     """A counter of the table within one request."""
 
-    def __init__(self, table: LruTable, member: Member, now: i64) -> None:
+    def __init__(self, table: LruTable, key: str, entry: TableEntry | None, now: i64) -> None:
         self.table = table
-        self.key = member.key
+        self.key = key
         self.now = now
-        entry = table.find(member.algorithm.name, member.key)
         self.entry = entry
         self.state = entry
         self.writer = entry.algorithm if entry is not None else None
 
     def replace(self, state: State, algorithm: Algorithm) -> None:
-        self.forget()
+        if self.entry is not None:
+            self.table.remove(self.entry)
         entry = TableEntry(self.key, algorithm, state.time, state.a, state.b, state.log)
-        self.table.insert(entry, self.now)
+        self.table.insert(entry, algorithm.available_at(entry, self.now, 0))
         self.entry = entry
         self.state = entry
         self.writer = algorithm

@@ -100,8 +100,10 @@ def test_key_metrics(admin: httpx.Client, name: str) -> None:
     assert states == [(5, "OK"), (4, "OK"), (3, "OK"), (2, "OK"), (1, "OK"), (0, "THROTTLED")]
     assert admin.post(f"/admin/reset/{name}").status_code == 200
     assert admin.get(path).json()["currentTokens"] == 5
-    entries = admin.get("/api/v1/audit", params={"subject": f"key:{name}"}).json()["entries"]
-    assert [entry["action"] for entry in entries] == ["reset", "reset requested"]
+    for requests, actions in ((False, ["reset"]), (True, ["reset", "reset requested"])):
+        wanted: dict[str, str | bool] = {"subject": f"key:{name}", "requests": requests}
+        entries = admin.get("/api/v1/audit", params=wanted).json()["entries"]
+        assert [entry["action"] for entry in entries] == actions
 
 
 def test_seen_keys_are_listed_with_configured_keys(admin: httpx.Client, name: str) -> None:

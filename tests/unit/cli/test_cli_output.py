@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from crestgate.cli.output import Column, print_table
+from crestgate.cli.output import Cell, Column, print_json, print_line, print_table
 from unit.cli.conftest import Run
 
 SETTINGS = """\
@@ -94,3 +95,16 @@ def test_wide_characters(capsys: pytest.CaptureFixture[str], on_a_terminal: Term
     on_a_terminal(30)
     print_table([Column("key", wraps=True), Column("number", drop_order=1)], [("漢字" * 5, "1234567")])
     assert "漢字漢字漢字漢字漢字  1234567" in plain(capsys.readouterr().out)
+
+
+HOSTILE = "\x1b]0;x\x07 \x9b31m \u202e \x7f \U000e0001 Zoë"
+
+
+def test_no_control_character_reaches_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_line("rule ", Cell(HOSTILE, "red"))
+    print_json({HOSTILE: [HOSTILE]})
+    out = capsys.readouterr().out
+    assert all(line.isprintable() for line in out.splitlines())
+    line, text = out.split("\n", 1)
+    assert "Zoë" in line
+    assert json.loads(text) == {HOSTILE: [HOSTILE]}

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from crestgate import AsyncLimiter, Decision, Limit, Limiter, StoreError
 from crestgate.core.algorithms import build
 from crestgate.limiter.thread_coalescer import ThreadCoalescer
-from crestgate.stores.port import Member, Op, PartialStoreError, Request
+from crestgate.stores.port import BatchCallback, Member, Op, PartialStoreError, Request
 from slow_store import SlowStore
 from stalls import Stalls
 
@@ -418,5 +419,28 @@ def test_limiter_on_two_event_loops() -> None:
         return await task
 
     assert [asyncio.run(scenario()).remaining for _ in range(2)] == [4, 3]
-    assert store.connected == 2
+    assert store.connected == 1, "on the second loop, requests open their connections by their own deadlines"
+
+
+def test_first_check_on_another_loop_has_a_deadline() -> None:
+    """The first connection of all may take seconds (tables are created). That of a later loop, after a fork for
+    example, is the check's own, and its deadline holds."""
+
+    class Hung(SlowStore):
+        async def connect_async(self) -> None:
+            if self.connected:
+                await asyncio.sleep(30)
+            self.connected += 1
+
+        def begin(self, batch: Sequence[Request], deadline: float, done: BatchCallback) -> None:
+            asyncio.get_running_loop().call_at(deadline, done, StoreError("it did not answer in time"))
+
+    store = Hung(timeout=0.1)
+    limiter = AsyncLimiter(store)
+    asyncio.run(limiter.connect())
+
+    async def scenario() -> Decision:
+        return await asyncio.wait_for(limiter.check("key", "5/hour"), 10)
+
+    assert asyncio.run(scenario()).reason == "fail_open"
     assert len(limiter.driver.coalescers) == 1, "a closed loop is released"

@@ -46,6 +46,25 @@ def test_result_is_reused() -> None:
     assert len(rules.cache) == 1
 
 
+def test_result_is_reused_for_paths_of_the_same_patterns() -> None:
+    rules = RuleSet.empty().edited(rules_of("all api\nitems user on=/items/*\nmine user for=9 on=/items/*"))
+    expected = {"user=1 path=/items/1": [("items", "user:1"), ("all", "api:/items/1")]}
+    expected["user=2 path=/items/2"] = [("items", "user:2"), ("all", "api:/items/2")]
+    expected["user=9 path=/items/3"] = [("mine", "user:9"), ("all", "api:/items/3")]
+    expected["user=1 path=/other"] = [("all", "api:/other")]
+    expected["user=1"] = []
+    for request, chosen in expected.items():
+        assert resolve(rules, context_of(request)) == chosen
+    assert len(rules.matches) == 3, "one for /items/*, one for other paths, and one without a path"
+
+
+def test_results_by_patterns_are_bounded() -> None:
+    rules = RuleSet.empty().edited([one_rule("a api")])
+    for number in range(MAX_CACHED + 10):
+        rules.resolve(RequestContext(path="/", method=f"M{number}"), NOW_US)
+    assert 0 < len(rules.matches) <= MAX_CACHED
+
+
 def test_expiring_rule_is_not_cached() -> None:
     rules = RuleSet.empty().edited(rules_of("all user\nmore user tier=free ends=+10"))
     times = (0, 9_999_999, 10_000_000)

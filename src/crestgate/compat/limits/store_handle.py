@@ -113,12 +113,14 @@ class StoreHandle:
         store = self.store
         assert isinstance(store, MemoryStore)
         with store.mutex:
+            now = store.now()
             for name, limit, key, at, a, b, entries in counters:
                 log = None if entries is None else ListLog()
                 for tick, cost in entries or ():
                     assert log is not None
                     log.append(tick, cost)
-                store.table.insert(TableEntry(key, build(limit, name), at, a, b, log), store.now())
+                entry = TableEntry(key, build(limit, name), at, a, b, log)
+                store.table.insert(entry, entry.algorithm.available_at(entry, now, 0))
 
     def close(self) -> None:
         self.store.close()

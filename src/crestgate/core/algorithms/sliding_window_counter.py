@@ -49,23 +49,21 @@ class SlidingWindowCounter(Algorithm):
                 at = time
             gone = at % period
             start = at - gone
-        used = current + previous * (period - gone) // period
-        if used == 0:
-            previous = 0  # less than one request is left: fully recovered, whatever the clock does next
+        used = current
+        if previous > 0:
+            used += previous * (period - gone) // period
+            if used == 0:
+                previous = 0  # less than one request is left: fully recovered, whatever the clock does next
         capacity = self.capacity
         after = used + cost
         if after <= capacity or cost == 0:
             left = capacity - after
             current += cost
-            return (
-                True,
-                at,
-                current,
-                previous,
-                left if left > 0 else 0,
-                0,
-                self.drained_at(at, start, current, previous, 0) * tick - now if after else 0,
-            )
+            if current > 0:  # drained_at in the next window, inlined
+                reset = (start + 2 * period + 1 - -(-period // current)) * tick - now
+            else:
+                reset = self.drained_at(at, start, current, previous, 0) * tick - now if after else 0
+            return True, at, current, previous, left if left > 0 else 0, 0, reset
         left = capacity - used
         return (
             False,
@@ -102,11 +100,12 @@ class SlidingWindowCounter(Algorithm):
         return current + previous * (self.period - at % self.period) // self.period
 
     def available_at(self, state: State, now: i64, room: i64) -> i64:
-        if self.used(state, now) <= room:
-            return now
         at = self.instant(state, now)
+        gone = at % self.period
         current, previous = self.counts(state, at)
-        return self.drained_at(at, at - at % self.period, current, previous, room) * self.tick
+        if current + (previous * (self.period - gone) // self.period if previous else 0) <= room:
+            return now
+        return self.drained_at(at, at - gone, current, previous, room) * self.tick
 
     def counts(self, state: State, at: i64) -> tuple[i64, i64]:
         """The counts of the window of the tick `at` (a result of `instant`) and of the window before."""

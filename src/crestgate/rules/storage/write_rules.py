@@ -16,8 +16,8 @@ __all__ = ["StoredState", "WritePlan", "plan_expiry", "plan_write"]
 
 CRESTGATE = Actor("crestgate")
 """The actor that removes expired records."""
-NOT_AUDITED: Mapping[Kind, frozenset[str]] = {"key": frozenset(["digest", "secret"])}
-"""Fields that are not in the audit log: a digest is nearly as sensitive as the secret."""
+NOT_AUDITED: Mapping[Kind, frozenset[str]] = {"key": frozenset(["digest", "secret", "ended"])}
+"""Fields that are not in the audit log: a digest is nearly as sensitive as the secret, and log-outs are a long list."""
 
 
 @dataclass(frozen=True, slots=True)

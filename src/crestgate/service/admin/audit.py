@@ -9,6 +9,7 @@ from fastapi import Query as QueryParameters
 from pydantic import Field
 from starlette.responses import Response
 
+from crestgate.rules.audit_log import read_audit as read_entries
 from crestgate.rules.port import AuditQuery
 from crestgate.service.admin.context import ContextDep
 from crestgate.service.admin.errors import naming_fields
@@ -34,15 +35,16 @@ class EntriesQuery(Query):
         str | None, Field(description="Only entries older than this one: `next` of the previous page.")
     ] = None
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Maximum number of entries.")] = 100
+    requests: Annotated[
+        bool, Field(description="Also `reset requested` and the like, which are written before the outcome.")
+    ] = False
 
 
 @router.get("/api/v1/audit", **describe("Read the audit log", AuditPage, 400))
 def read_audit(context: ContextDep, query: Annotated[EntriesQuery, QueryParameters()]) -> Response:
     """Every write and reset of the last 90 days, the newest first: actor, action, before, after, time, address."""
     when = parse_timestamps({"since": query.since, "until": query.until})
-    audit_query = AuditQuery(query.actor, query.subject, when["since"], when["until"], query.before, query.limit + 1)
+    audit_query = AuditQuery(query.actor, query.subject, when["since"], when["until"], query.before, query.limit)
     with naming_fields():
-        found = context.dependencies.repository.audit(audit_query)
-    shown = found[: query.limit]
-    next_after = shown[-1].id if len(found) > query.limit else None
-    return json_response({"entries": [entry.to_data() for entry in shown], "next": next_after})
+        entries, following = read_entries(context.dependencies.repository, audit_query, requests=query.requests)
+    return json_response({"entries": [entry.to_data() for entry in entries], "next": following})

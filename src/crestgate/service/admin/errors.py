@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from crestgate.errors import ConfigError, CrestgateError, Problem, ReadOnlyError, ValidationError
 from crestgate.http.problem import CONTENT_TYPE, encode_problem, problem, problem_of
 from crestgate.service.admin.context import call_context_of
+from crestgate.service.observability.request_log import LineLimit
 
 __all__ = ["UnhandledErrors", "add_error_handlers", "naming_fields", "problem_response"]
 
@@ -105,6 +106,7 @@ class UnhandledErrors:
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
+        self._lines = LineLimit("failed")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -122,7 +124,8 @@ class UnhandledErrors:
         except Exception:
             call = scope.get("crestgate")
             request_id = call.request_id if call is not None else "-"
-            _log.exception("unhandled error in %s (request %s)", _endpoint(scope), request_id)
+            if self._lines.allows():
+                _log.exception("unhandled error in %s (request %s)", _endpoint(scope), request_id)
             if started:  # part of the response is sent: only aborting the connection shows that it is incomplete
                 raise
             await problem_response(500, UNHANDLED)(scope, receive, send)

@@ -167,6 +167,7 @@ class EffectiveLimits(Model):
     user_id: str
     tier: str
     limits: list[EffectiveLimit]
+    next: Annotated[str | None, Field(description="Send it as `after` for the next page; null when this is the last.")]
 
 
 class TierBody(Model):
@@ -207,8 +208,8 @@ class AuditEntryResponse(Model):
     action: Annotated[
         str,
         Field(
-            description="`create`, `update`, `delete` or `expire`. For counters `reset requested`, then `reset` or "
-            "`reset failed`; likewise `give_back` and `charge`."
+            description="`create`, `update`, `delete` or `expire`. For counters `reset` or `reset failed`, "
+            "and `reset requested` if nobody knows what became of it; likewise `give_back` and `charge`."
         ),
     ]
     subject: Annotated[str, Field(description="The kind and the id: `rule:orders-per-user`, `tier:alice`.")]
@@ -250,6 +251,7 @@ class Stats(Model):
     series: Annotated[list[Point], Field(description="Minutes or hours without checks have no point.")]
     rules: Annotated[list[RuleTotals], Field(description="Totals by rule, most denials first.")]
     top: Annotated[list[SubjectTotals], Field(description="The subjects with the most requests, over all rules.")]
+    top_denied: Annotated[list[SubjectTotals], Field(description="The subjects with the most denials, over all rules.")]
 
 
 # -- migration ------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from crestgate.service.admin.context import ContextDep, EditorDep
 from crestgate.service.admin.counters import numbers, read_counters
 from crestgate.service.admin.errors import naming_fields
 from crestgate.service.admin.models import EffectiveLimits, OverrideBody, RuleResponse, TierBody, UserTier
-from crestgate.service.admin.params import Name, Query, location
+from crestgate.service.admin.params import Name, PageQuery, Query, location, page
 from crestgate.service.admin.responses import describe, json_response, no_content
 
 __all__ = ["router"]
@@ -42,14 +42,19 @@ class UndoQuery(Query):
 
 
 @router.get(f"{PATH}/limits", **describe("Get a user's limits and counters", EffectiveLimits, 400))
-async def user_limits(context: ContextDep, user_id: Name) -> Response:
+async def user_limits(context: ContextDep, user_id: Name, query: Annotated[PageQuery, QueryParameters()]) -> Response:
     """The rules of dimension `user` that apply to this user, on any path and method, with their counters. A user
     without a tier is in tier `free`."""
     rules = await asyncio.to_thread(context.rules)
-    chosen = rules.for_user(user_id, context.now_us())
+    # With thousands of patterns this takes long: not on the event loop, and only the counters of one page.
+    chosen = await asyncio.to_thread(rules.for_user, user_id, context.now_us())
+    ids, following = page([entry.rule.rule_id for _, entry in chosen], query)
+    shown = set(ids)
+    chosen = [one for one in chosen if one[1].rule.rule_id in shown]
     decisions = await read_counters(context.dependencies.limiter, chosen)
     limits = [_limit(entry.rule, decision) for (_, entry), decision in zip(chosen, decisions, strict=True)]
-    return json_response({"user_id": user_id, "tier": rules.tiers.get(user_id, DEFAULT_TIER), "limits": limits})
+    tier = rules.tiers.get(user_id, DEFAULT_TIER)
+    return json_response({"user_id": user_id, "tier": tier, "limits": limits, "next": following})
 
 
 @router.put(f"{PATH}/tier", **describe("Set the tier of a user", UserTier, 409, body=TierBody))

@@ -6,9 +6,9 @@ any worker recognises it and none has to keep a table:
     3f9c02d17ab4.1700043200.9f…2c.Xy…      id of the key, end in unix seconds, random id of the session, signature
 
 The digest of the key's token is part of what is signed. So a session ends at its end, when the key expires or is
-revoked, and when CRESTGATE_ADMIN_KEY is changed. Log-out is noted in the counters that the workers of this machine
-share; on other machines a stolen cookie works until its end. `form_token` is what forms of the session carry: another
-site can neither read nor compute it.
+revoked, and when CRESTGATE_ADMIN_KEY is changed. A log-out is in force at once on this machine, by a counter that its
+workers share, and within seconds everywhere and for good, by a record in the rule database. `form_token` is what forms
+of the session carry: another site can neither read nor compute it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from hmac import compare_digest
 from hmac import new as hmac
 
 from crestgate.limiter.limiter import Limiter
+from crestgate.rules.port import Actor
 from crestgate.service.auth.keys import ApiKeys, Caller
+from crestgate.service.auth.log_outs import LogOuts
+from crestgate.service.errors import ApiError
 
 __all__ = ["COOKIE", "SESSION_SECONDS", "Session", "Sessions"]
 
@@ -54,18 +57,21 @@ class Sessions:
         secret: bytes,
         keys: ApiKeys,
         node: Limiter,
+        log_outs: LogOuts,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         """`secret` is shared by all workers, and may sign other things, too; `node` counts for this machine."""
         self._secret = hmac(secret, PURPOSE, sha256).digest()
         self._keys = keys
         self._ended = node.bind(ENDED)
+        self._log_outs = log_outs
         self._now_us = now_us
 
     def issue(self, caller: Caller) -> str:
         """The cookie of a new session."""
         known = self._keys.by_id(caller.key_id, self._now_us())
-        assert known is not None
+        if known is None:
+            raise ApiError(401, "this API key was revoked just now")
         payload = f"{caller.key_id}.{self._now_us() // 1_000_000 + SESSION_SECONDS}.{secrets.token_hex(16)}"
         return f"{payload}.{self._sign(payload, known[1])}"
 
@@ -80,13 +86,17 @@ class Sessions:
         if known is None or not compare_digest(signature, self._sign(f"{key_id}.{end}.{session_id}", known[1])):
             return None
         expires_us = int(end) * 1_000_000  # signed, so it is a number
-        if expires_us <= now_us or not self._ended.peek(_ended_key(session_id)).allowed:
+        if expires_us <= now_us or self._log_outs.has(session_id):
+            return None
+        if not self._ended.peek(_ended_key(session_id)).allowed:
             return None
         return Session(known[0], session_id, expires_us, self._sign(f"form.{session_id}", known[1]))
 
-    def end(self, session: Session) -> None:
-        """Log out: the cookie is worthless from now on, on this machine."""
+    def end(self, session: Session, address: str) -> None:
+        """Log out: the cookie is worthless from now on. Blocks."""
         self._ended.check(_ended_key(session.session_id))
+        actor = Actor(f"key:{session.caller.name}", address)
+        self._log_outs.add(session.session_id, session.expires_us // 1_000_000, self._now_us() // 1_000_000, actor)
 
     def _sign(self, payload: str, key_digest: str) -> str:
         signed = hmac(self._secret, f"{payload}.{key_digest}".encode(), sha256).digest()

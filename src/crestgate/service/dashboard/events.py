@@ -1,8 +1,8 @@
 """Server-sent events: `/dashboard/events`, one a second, for as long as the session lasts.
 
-Bounds: `MAX_STREAMS` on this machine, in equal parts for its workers, and `MAX_PER_KEY` of one key on a worker. Nothing
-is queued: an event is made when the one before it was taken by the connection, so a client that does not read costs the
-connection's own small buffer, and is closed with it (see http/flow_control.py).
+Bounds: `MAX_STREAMS` on this machine, in equal parts for its workers, and `MAX_PER_KEY` of one key on a worker, but no
+more than half. Nothing is queued: an event is made when the one before it was taken by the connection, so a client that
+does not read costs the connection's own small buffer, and is closed with it (see http/flow_control.py).
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ class EventStreams:
     def __init__(self, feed: LiveFeed, workers: int) -> None:
         self._feed = feed
         self._max = max(MIN_STREAMS, MAX_STREAMS // max(workers, 1))
+        self._max_per_key = min(MAX_PER_KEY, max(self._max // 2, 1))  # none takes the streams of all others
         self._open: Counter[str] = Counter()
 
     def open(self, session: Session, still_valid: Callable[[], bool]) -> StreamingResponse:
         """The response; ApiError if there are too many."""
         key_id = session.caller.key_id
-        if self._open.total() >= self._max or self._open[key_id] >= MAX_PER_KEY:
+        if self._open.total() >= self._max or self._open[key_id] >= self._max_per_key:
             raise ApiError(503, "too many pages with live data are open: close some", [(b"retry-after", b"10")])
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies must not collect events
         return _CountedStream(self._events(still_valid), self._open, key_id, headers)

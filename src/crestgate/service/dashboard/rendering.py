@@ -63,19 +63,24 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
 
 
 def subject_url(subject: str) -> str | None:
-    """The page of a subject as metrics and history name it: `user:42`. None for `global`, which is no subject."""
+    """The page of a subject as metrics and history name it: `user:42`. None for `global`, which is no subject, and
+    where a digest stands for the identifier."""
     dimension, colon, identifier = subject.partition(":")
+    if identifier.startswith("sha256:"):
+        return None
     return f"/subjects/{quote(dimension, safe='')}/{quote(identifier, safe='')}" if colon and identifier else None
 
 
-@cache
 def asset(name: str) -> tuple[bytes, str] | None:
     """A static file and its type; None if there is none of this name."""
-    kind = TYPES.get(name.rpartition(".")[2])
-    if kind is None or "/" in name or name.startswith("."):
-        return None
-    file = files(__package__) / "static" / name
-    return (file.read_bytes(), kind) if file.is_file() else None
+    return _assets().get(name)
+
+
+@cache
+def _assets() -> Mapping[str, tuple[bytes, str]]:
+    """All of them by name: what strangers ask for reaches no file system and no cache."""
+    found = [(file, TYPES.get(file.name.rpartition(".")[2])) for file in (files(__package__) / "static").iterdir()]
+    return {file.name: (file.read_bytes(), kind) for file, kind in found if kind is not None}
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -96,10 +97,12 @@ def form(path: str, handler: FormHandler, need: Scope = "write") -> Route:
 
 
 async def show(site: Site, request: Request, template: str, status: int = 200, **values: Any) -> Response:
-    """A page, with the banner that tells while the failure policy decides."""
+    """A page, with the banner that tells while the failure policy decides. It is rendered in a thread: with hundreds of
+    rows, or its template not compiled yet, it would hold up checks."""
     settings = site.context.dependencies.settings
     store = await site.feed.store_state()
-    return render(
+    return await asyncio.to_thread(
+        render,
         request,
         template,
         status,

@@ -21,7 +21,7 @@ from crestgate.errors import CrestgateError
 from crestgate.service.context import CallContext, Scope
 from crestgate.service.observability.labels import key_label, rule_label
 
-__all__ = ["RequestLog"]
+__all__ = ["LineLimit", "RequestLog"]
 
 MAX_PATH = 200
 LINES_PER_SECOND = 20

@@ -66,6 +66,8 @@ class SyncConnection:
         self.own_timeouts = settings.tls is not None or not _KERNEL_TIMEOUTS
         self.kernel_timeout = 0.0
         self.used_at = 0.0
+        self.extended = False
+        """Whether the last replies were waited for beyond the deadline."""
         self.socket = open_socket(address, deadline)
         try:
             if settings.tls is not None:
@@ -105,15 +107,22 @@ class SyncConnection:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
     def receive(
-        self, replies: int, max_bytes: int, max_elements: int, deadline: float, lost: float = 0.0
+        self,
+        replies: int,
+        max_bytes: int,
+        max_elements: int,
+        deadline: float,
+        lost: float = 0.0,
+        may_extend: bool = True,
     ) -> list[object]:
         """The replies, by the deadline. `lost` are seconds before it in which this thread was not scheduled.
 
         A thread that wakes after the deadline was not scheduled in time either. It looks once more for a reply that
-        has come meanwhile, and waits for the seconds that were lost, once.
+        has come meanwhile, and waits for the seconds that were lost, once; unless it may not, because it has already
+        waited so for another server.
         """
         reader = self.reader
-        extended = False
+        self.extended = False
         while True:
             try:
                 remaining_seconds = deadline - time.monotonic()
@@ -126,9 +135,9 @@ class SyncConnection:
                 else:
                     data = self.socket.recv(65536, socket.MSG_DONTWAIT)
             except (BlockingIOError, ssl.SSLWantReadError, TimeoutError):
-                if extended:
+                if self.extended or not may_extend:
                     raise TimeoutError from None
-                extended = True
+                self.extended = True
                 now = time.monotonic()
                 deadline = now + min(max(now - deadline, 0.0) + lost, MAX_EXTENSION)
                 continue
@@ -230,11 +239,23 @@ class SyncClient:
             return [self.call(calls[0], deadline)]
         started = time.monotonic()
         breakers = [self.breaker_of(call.address) for call in calls]
-        sent = [self.send(call, breaker, deadline, started) for call, breaker in zip(calls, breakers, strict=True)]
-        return [
-            one if isinstance(one, CallFailure) else self.receive(call, breaker, one, deadline, started)
-            for call, breaker, one in zip(calls, breakers, sent, strict=True)
-        ]
+        sent: list[SyncConnection | CallFailure] = []
+        lost: list[float] = []
+        for call, breaker in zip(calls, breakers, strict=True):
+            before = time.monotonic()
+            sent.append(self.send(call, breaker, deadline, started))
+            lost.append(time.monotonic() - before)
+        results: list[CallResult] = []
+        may_extend = True
+        for call, breaker, one, seconds in zip(calls, breakers, sent, lost, strict=True):
+            if isinstance(one, CallFailure):
+                results.append(one)
+                continue
+            # The wait for one server is no lost time of the next, which could answer meanwhile.
+            elsewhere = time.monotonic() - started - seconds
+            results.append(self.receive(call, breaker, one, deadline, started, elsewhere, may_extend))
+            may_extend = may_extend and not one.extended
+        return results
 
     def send(self, call: Call, breaker: Breaker, deadline: float, started: float) -> SyncConnection | CallFailure:
         if deadline <= started:
@@ -256,13 +277,23 @@ class SyncClient:
         return connection
 
     def receive(
-        self, call: Call, breaker: Breaker, connection: SyncConnection, deadline: float, started: float
+        self,
+        call: Call,
+        breaker: Breaker,
+        connection: SyncConnection,
+        deadline: float,
+        started: float,
+        elsewhere: float = 0.0,
+        may_extend: bool = True,
     ) -> CallResult:
+        """The replies to a call. `elsewhere` are the seconds since `started` that other servers took."""
         now = time.monotonic()
         waited = deadline > now  # or another server has used up the time
-        lost = now - started if connection.used_at and waited else 0.0  # to send over an open connection takes no time
+        lost = 0.0
+        if connection.used_at and waited:  # to send over an open connection takes no time
+            lost = max(now - started - elsewhere, 0.0)
         try:
-            replies = connection.receive(call.replies, call.max_bytes, call.max_elements, deadline, lost)
+            replies = connection.receive(call.replies, call.max_bytes, call.max_elements, deadline, lost, may_extend)
         except (OSError, EOFError, ProtocolError) as error:
             connection.close()
             if waited:

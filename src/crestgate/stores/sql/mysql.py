@@ -5,6 +5,7 @@ Socket timeouts follow the deadline of each check, whatever the server does.
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 import ssl
@@ -35,9 +36,9 @@ _SETUP = (
 )
 _RETRYABLE = (1205, 1213)
 """Lock wait timeout, deadlock."""
-_LOST = (1040, 1053, 1077, 1080, 1290, 1792, 1836, 1927, 3169, 4031)
-"""Besides the client's own codes from 2000 on: the server has too many connections, shuts down, ended the session, or
-is read-only. The last is a primary that was replaced: a new connection may reach the new one."""
+_LOST = (1040, 1053, 1077, 1080, 1927, 3169, 4031)
+"""Besides the client's own codes from 2000 on: the server has too many connections, shuts down, ended the session."""
+_READ_ONLY = (1290, 1792, 1836)
 _MISSING_TABLE = 1146
 _SCHEMA_LOCK = "crestgate_schema"
 
@@ -50,6 +51,15 @@ class _Connection(pymysql.Connection):  # type: ignore[misc]  # PyMySQL has no t
     def _remaining(self) -> float:
         # In steps of 5 ms: setting a socket's timeout for each packet would cost more than the packet.
         return max(round((self.deadline - time.monotonic()) * 200) / 200, 0.005)
+
+    @property
+    def _rfile(self) -> io.BufferedReader | None:
+        return self.__dict__.get("reader")
+
+    @_rfile.setter
+    def _rfile(self, value: io.BufferedReader | None) -> None:
+        """What PyMySQL reads from: its own reader of a socket would give each part of a packet the whole time."""
+        self.__dict__["reader"] = value and io.BufferedReader(_DeadlineReader(value.detach(), self))
 
     @property
     def _read_timeout(self) -> float:
@@ -77,6 +87,34 @@ class _Connection(pymysql.Connection):  # type: ignore[misc]  # PyMySQL has no t
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         return context
+
+
+@final
+class _DeadlineReader(io.RawIOBase):
+    """Reads of a connection's socket, each of which ends by the deadline: a packet may come a few bytes at a time."""
+
+    def __init__(self, raw: io.RawIOBase, connection: _Connection) -> None:
+        self.raw = raw
+        self.connection = connection
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        connection = self.connection
+        # Past the deadline only what has arrived already: it is not late because this thread was not scheduled.
+        seconds = connection._remaining() if time.monotonic() < connection.deadline else 0.0
+        if seconds != connection._current_timeout:
+            connection._sock.settimeout(seconds)
+            connection._current_timeout = seconds
+        count: int | None = self.raw.readinto(buffer)
+        if count is None:
+            raise TimeoutError("timed out")
+        return count
+
+    def close(self) -> None:
+        self.raw.close()
+        super().close()
 
 
 @final
@@ -136,6 +174,8 @@ def _translate(error: pymysql.MySQLError, deadline: float) -> DatabaseConnection
     if code >= 2000 or code == 0 or code in _LOST:
         timed_out = time.monotonic() >= deadline - 0.005
         return DatabaseConnectionError("no answer in time" if timed_out else message, timed_out=timed_out)
+    if code in _READ_ONLY:
+        return DatabaseConnectionError(message, read_only=True)
     return StatementError(f"{message} ({code})", retryable=code in _RETRYABLE, missing_table=code == _MISSING_TABLE)
 
 
@@ -148,6 +188,7 @@ class MysqlDriver(Driver):
         self.name = f"{title} at {address.shown()}"
         self.dialect = MYSQL
         self.own_clock = True
+        self.opens_in_background = True
 
     def parameters(self) -> dict[str, Any]:
         address = self.address

@@ -1,15 +1,21 @@
 """Connection pool of a SQL store, shared by all threads of a process.
 
-A free slot has an idle session, or none: then whoever takes the slot opens one. A session that failed is closed and
-leaves its slot empty. Where no session may be open while the process forks (SQLite), a fork waits for the one that is
-in use, and idle ones are closed.
+A free slot has an idle session, or none: then whoever takes the slot opens one; those with a session are taken first. A
+session that failed is closed and leaves its slot empty. Where no session may be open while the process forks (SQLite),
+a fork waits for the one that is in use, and idle ones are closed.
+
+A thread opens a session, and the caller waits for it until its deadline. If the caller has to leave, the session is for
+the next one. Otherwise a server that is slow to accept connections, because all clients come back to it after a fault,
+would be asked for new ones again and again, and none would ever be used.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from queue import Empty, LifoQueue
+from threading import Event, Lock, Thread
 from typing import final
 
 from crestgate.runtime.fork_safety import call_before_fork, fork_safe_lock, renew_after_fork
@@ -17,6 +23,9 @@ from crestgate.stores.sql.session import DatabaseConnectionError, Driver, Sessio
 
 __all__ = ["PoolBusyError", "SessionPool"]
 
+OPEN_SECONDS = 0.5
+"""Time to open a session, if its caller has less. Not much more: if the first packet of a connection was lost, it is
+repeated only after a second, and a new connection is faster."""
 _log = logging.getLogger("crestgate")
 
 
@@ -33,8 +42,10 @@ class SessionPool:
         self.driver = driver
         self.size = size
         self.closed = False
+        self.on_late_session: Callable[[], None] | None = None
+        """Called when a session is open whose caller has left: the server responds."""
         self.sessions: set[Session] = set()
-        self.slots: LifoQueue[Session | None] = LifoQueue()
+        self.slots: LifoQueue[Session | None] = _Slots()
         self.fill()
         self.fork_lock = None if driver.survives_fork else fork_safe_lock()
         """Held while a session is in use, one at a time, if the process must not fork meanwhile."""
@@ -64,13 +75,41 @@ class SessionPool:
             raise _busy_error() from None
         if slot is not None:
             return slot, False
-        try:
-            session = self.driver.open(deadline)
-        except BaseException:
-            self.slots.put(None)
-            raise
+        return self.open(deadline), True
+
+    def open(self, deadline: float) -> Session:
+        """A new session for a slot that was taken. If it fails the slot is free again; if it is late, as soon as it is
+        open."""
+        opening = self.start_opening(deadline) if self.driver.opens_in_background else None
+        if opening is not None:
+            session = opening.wait(deadline)
+        else:
+            try:
+                session = self.driver.open(deadline)
+            except BaseException:
+                self.slots.put(None)
+                raise
         self.sessions.add(session)
-        return session, True
+        return session
+
+    def start_opening(self, deadline: float) -> _Opening | None:
+        """None if there can be no more threads."""
+        opening = _Opening(self, max(deadline, time.monotonic() + OPEN_SECONDS))
+        try:
+            Thread(target=opening.run, name="crestgate connect", daemon=True).start()
+        except RuntimeError:
+            return None
+        return opening
+
+    def add_late(self, session: Session | None) -> None:
+        """A session whose caller has left, or None if it could not be opened."""
+        if session is not None:
+            self.sessions.add(session)
+        self.slots.put(session)
+        if self.closed:
+            self.close_idle()
+        elif session is not None and self.on_late_session is not None:
+            self.on_late_session()
 
     def allow_fork(self) -> None:
         """The session is no longer in use."""
@@ -109,13 +148,10 @@ class SessionPool:
         self.sessions.discard(session)
         session.close()
         try:
-            new = self.driver.open(deadline)
+            return self.open(deadline)
         except BaseException:
-            self.slots.put(None)
             self.allow_fork()
             raise
-        self.sessions.add(new)
-        return new
 
     def close(self) -> None:
         """Close the idle sessions; those in use are closed when they are given back."""
@@ -144,8 +180,66 @@ class SessionPool:
         for session in self.sessions:
             session.abandon()
         self.sessions = set()
-        self.slots = LifoQueue()
+        self.slots = _Slots()
         self.fill()
+
+
+@final
+class _Slots(LifoQueue[Session | None]):
+    """Empty slots come last."""
+
+    def _put(self, item: Session | None) -> None:
+        self.queue.insert(0 if item is None else len(self.queue), item)
+
+
+@final
+class _Opening:
+    """One session that a thread opens, and the caller that waits for it. Its slot is given back here."""
+
+    def __init__(self, pool: SessionPool, deadline: float) -> None:
+        self.pool = pool
+        self.deadline = deadline
+        self.lock = Lock()
+        self.done = Event()
+        self.is_left = False
+        """Whether the caller has stopped waiting."""
+        self.session: Session | None = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """In the thread."""
+        try:
+            self.session = self.pool.driver.open(self.deadline)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the caller must get it
+            self.error = error
+        with self.lock:
+            self.done.set()
+            is_left = self.is_left
+        if is_left:
+            self.pool.add_late(self.session)
+
+    def wait(self, deadline: float) -> Session:
+        """The session, or the error of opening it; that it is not there yet, for example."""
+        seconds = max(deadline - time.monotonic(), 0.0)
+        try:
+            self.done.wait(seconds)
+        except BaseException:  # interrupted
+            if not self.leave():
+                self.pool.add_late(self.session)
+            raise
+        if self.leave():
+            raise self.pool.driver.no_answer(seconds)
+        if self.session is None:
+            self.pool.slots.put(None)
+            assert self.error is not None
+            raise self.error
+        return self.session
+
+    def leave(self) -> bool:
+        """Stop to wait. Whether the session is not there yet: then it is for others."""
+        with self.lock:
+            self.is_left = not self.done.is_set()
+            return self.is_left
 
 
 def _busy_error() -> PoolBusyError:

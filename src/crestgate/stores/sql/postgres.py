@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresDriver"]
 
-_RETRYABLE = ("40001", "40P01", "55P03")
+_LOCK_TIMEOUT = "55P03"
+_RETRYABLE = ("40001", "40P01", _LOCK_TIMEOUT)
 """Serialization failure, deadlock, a lock not granted within lock_timeout."""
 _MISSING_TABLE = "42P01"
 _READ_ONLY = "25006"
-"""A primary that was replaced: a new connection may reach the new one."""
+MAX_REST_MS = 50
+"""Milliseconds of the timeout that are left when a wait for a lock ends: to say so, and to be heard."""
 _SCHEMA_LOCK = 0x63726573746761  # "crestga"
 _TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 _abandoned: list[PGconn] = []
@@ -52,7 +54,7 @@ class PostgresSession(Session):
                     connection.consume_input()
             results: list[list[str]] = []
             failed: StatementError | None = None
-            lost = False
+            read_only = False
             while True:
                 while connection.is_busy():
                     _wait(connection.socket, POLLIN, deadline)
@@ -65,10 +67,12 @@ class PostgresSession(Session):
                     results.append([(value(row, 0) or b"").decode() for row in range(result.ntuples)])
                 elif result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY):
                     code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-                    lost = lost or code == _READ_ONLY
+                    read_only = read_only or code == _READ_ONLY
                     failed = failed or _statement_error(result, code)
-            if lost or connection.status != pq.ConnStatus.OK:
-                raise DatabaseConnectionError(failed.args[0] if failed is not None else "the connection was lost")
+            alive = connection.status == pq.ConnStatus.OK
+            if read_only or not alive:
+                problem = failed.args[0] if failed is not None else "the connection was lost"
+                raise DatabaseConnectionError(problem, read_only=alive)
         except psycopg.Error as error:
             raise DatabaseConnectionError(_first_line(str(error))) from None
         if failed is not None:
@@ -90,7 +94,10 @@ def _statement_error(result: Any, code: str) -> StatementError:
     message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
     message = message or _first_line(result.get_error_message())
     return StatementError(
-        f"{message} ({code})" if code else message, retryable=code in _RETRYABLE, missing_table=code == _MISSING_TABLE
+        f"{message} ({code})" if code else message,
+        retryable=code in _RETRYABLE,
+        missing_table=code == _MISSING_TABLE,
+        lock_timeout=code == _LOCK_TIMEOUT,
     )
 
 
@@ -120,14 +127,16 @@ class PostgresDriver(Driver):
         self.name = f"PostgreSQL at {address.shown()}"
         self.dialect = POSTGRES
         self.own_clock = True
-        lock_ms = max(int(timeout * 1000), 1)
+        self.opens_in_background = True
+        timeout_ms = max(int(timeout * 1000), 1)
         self.setup = (
             "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
             "SET standard_conforming_strings = on",
             "SET client_min_messages = error",
-            f"SET lock_timeout = {lock_ms}",
+            # Before the deadline: so the server ends the wait, and the connection need not be closed.
+            f"SET lock_timeout = {max(timeout_ms - min(timeout_ms // 4, MAX_REST_MS), 1)}",
             # A process that is stopped in a transaction must not keep its counters locked for ever.
-            f"SET idle_in_transaction_session_timeout = {lock_ms + 2000}",
+            f"SET idle_in_transaction_session_timeout = {timeout_ms + 2000}",
         )
 
     def conninfo(self, deadline: float | None = None) -> str:

@@ -19,20 +19,27 @@ __all__ = ["DatabaseAddress", "DatabaseConnectionError", "Driver", "Session", "S
 class StatementError(Exception):
     """The database returned an error. The session stays usable; its transaction must be rolled back."""
 
-    def __init__(self, message: str, *, retryable: bool = False, missing_table: bool = False) -> None:
+    def __init__(
+        self, message: str, *, retryable: bool = False, missing_table: bool = False, lock_timeout: bool = False
+    ) -> None:
         super().__init__(message)
         self.retryable = retryable
         """Whether the same transaction may succeed if it is repeated: the victim of a deadlock."""
         self.missing_table = missing_table
+        self.lock_timeout = lock_timeout
+        """Whether a lock was not granted within the time that the session waits for one."""
 
 
 class DatabaseConnectionError(Exception):
-    """The connection was lost, refused or too slow. The session is no longer usable."""
+    """The connection was lost, refused or too slow. The session is no longer usable, unless `read_only`."""
 
-    def __init__(self, message: str, *, timed_out: bool = False) -> None:
+    def __init__(self, message: str, *, timed_out: bool = False, read_only: bool = False) -> None:
         super().__init__(message)
         self.timed_out = timed_out
         """Whether the deadline was exceeded."""
+        self.read_only = read_only
+        """Whether the server accepts no writes: a primary that was replaced, and a new connection may reach the new
+        one; or it will accept them again, over this connection too."""
 
 
 class Session:
@@ -85,6 +92,8 @@ class Driver:
     """The command line option of the URL, for hints in messages."""
     survives_fork: bool = True
     """Whether sessions may be open while the process forks, if the child does not use them."""
+    opens_in_background: bool = False
+    """Whether a session may be opened by another thread than those that use it."""
     max_sessions: int | None = None
     """How many sessions are useful; None for no limit."""
 

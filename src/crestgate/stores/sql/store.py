@@ -69,6 +69,7 @@ class SqlStore(ThreadedStore):
         self.driver = driver
         self.pool = SessionPool(driver, self.max_concurrent_batches)
         self.breaker = Breaker()
+        self.pool.on_late_session = self.breaker.succeeded
         self.counter_ids = CounterIds(prefix)
         self.known: set[str] = set()
         self.machine = MachineClock(wall_minus_monotonic())
@@ -206,16 +207,16 @@ class SqlStore(ThreadedStore):
                 self.known.difference_update(swept.ids)
                 usable = self._roll_back(session, deadline)
             except StatementError as failed:
-                self.breaker.succeeded()
                 usable = self._roll_back(session, deadline)
-                if not failed.retryable or not usable:
+                if not usable or not self._retries(failed, deadline):
                     self._return(session, usable)
-                    raise self._error(str(failed)) from None
+                    raise self._refused(failed, started, deadline) from None
+                self.breaker.succeeded()
                 # The other transaction goes first: repeated at once, the victim would deadlock with it again.
                 time.sleep(random.random() * MAX_NAP)  # noqa: S311 - no secret
             except _RoundTripError as lost:
                 if lost.may_be_counted or lost.timed_out or is_new:
-                    self.pool.drop(session)
+                    self._return(session, lost.read_only and self._roll_back(session, deadline))
                     counted = "; the requests may have been counted" if lost.may_be_counted else ""
                     raise self._failed(f"{lost}{counted}", (started, deadline) if lost.timed_out else None) from None
                 session, usable = self._replace(session, deadline), True
@@ -296,6 +297,18 @@ class SqlStore(ThreadedStore):
             self.breaker.failed(time.monotonic(), started=timed_out[0])
         return self._error(problem)
 
+    def _retries(self, error: StatementError, deadline: float) -> bool:
+        """Whether to repeat a transaction that failed. Not the wait for a lock that has used up most of the time."""
+        return error.retryable and (not error.lock_timeout or deadline - time.monotonic() > self.timeout / 2)
+
+    def _refused(self, error: StatementError, started: float, deadline: float) -> StoreError:
+        """The error of a call that the server answered with one. A lock that is not granted in time is a failure: the
+        next calls would wait for it, too."""
+        if error.lock_timeout:
+            return self._failed(str(error), (started, deadline))
+        self.breaker.succeeded()
+        return self._error(str(error))
+
     def _error(self, problem: str) -> StoreError:
         return StoreError(f"{self.driver.name}: {problem}")
 
@@ -306,6 +319,7 @@ class _RoundTripError(Exception):
     def __init__(self, error: DatabaseConnectionError, may_be_counted: bool) -> None:
         super().__init__(str(error))
         self.timed_out = error.timed_out
+        self.read_only = error.read_only
         self.may_be_counted = may_be_counted
 
 

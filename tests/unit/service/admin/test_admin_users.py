@@ -47,6 +47,16 @@ def test_effective_limit_shows_its_calendar_window(control: Control) -> None:
     assert "calendar" not in limits["orders"]
 
 
+def test_limits_are_paged(control: Control) -> None:
+    for number in range(5):
+        rule = {"rule_id": f"r{number}", "dimension": "user", "endpoint_pattern": f"/p{number}", "limit": 5}
+        control.post("/api/v1/rules", {**rule, "window_seconds": 60})
+    first = control.get("/api/v1/users/bob/limits?limit=3").json()
+    assert ([limit["rule"] for limit in first["limits"]], first["next"]) == (["r0", "r1", "r2"], "r2")
+    last = control.get("/api/v1/users/bob/limits?limit=3&after=r2").json()
+    assert ([limit["rule"] for limit in last["limits"]], last["next"]) == (["r3", "r4"], None)
+
+
 def test_tier_changes_the_limits_and_keeps_the_usage(control: Control) -> None:
     control.post("/api/v1/rules", ORDERS)
     control.post("/api/v1/rules", {**ORDERS, "rule_id": "gold", "tier": "gold", "limit": 500})

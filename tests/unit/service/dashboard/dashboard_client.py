@@ -14,6 +14,7 @@ from crestgate.rules.port import Actor
 from crestgate.service.admin.api import ADMIN_PATHS, create_admin_app
 from crestgate.service.auth.guard import CheckCeiling, Guard
 from crestgate.service.auth.keys import ApiKeys, Scope, create_key, revoke_key
+from crestgate.service.auth.log_outs import LogOuts
 from crestgate.service.auth.sessions import COOKIE, Sessions
 from crestgate.service.checks.envoy import EnvoyService
 from crestgate.service.checks.service import CheckService
@@ -21,6 +22,7 @@ from crestgate.service.dashboard.app import DASHBOARD_PATHS, create_dashboard
 from crestgate.service.http.router import Router
 from crestgate.service.observability.health import Health
 from crestgate.service.observability.request_log import RequestLog
+from crestgate.stores.store_group import StoreGroup
 from unit.service.admin.admin_client import Control
 
 __all__ = ["ADMIN_KEY", "COOKIE", "Dashboard"]
@@ -32,13 +34,14 @@ HTML = {"accept": "text/html", "host": "localhost"}
 class Dashboard:
     """A worker's dashboard, and a browser without script."""
 
-    def __init__(self, folder: Path, files: tuple[str, ...] = ()) -> None:
-        self.control = Control(folder, files)
+    def __init__(self, folder: Path, files: tuple[str, ...] = (), group: StoreGroup | None = None) -> None:
+        self.control = Control(folder, files, group=group)
         parts, clock = self.control.parts, self.control.clock
         self.node = Limiter("memory://", clock=clock)
         self.keys = ApiKeys(lambda: parts.catalog.keys, ADMIN_KEY)
         self.guard = Guard(self.keys, parts.settings.server, self.node, clock.ticks)
-        self.sessions = Sessions(parts.token_key, self.keys, self.node, clock.ticks)
+        self.log_outs = LogOuts(parts.repository, lambda: parts.catalog.keys, parts.announce_write)
+        self.sessions = Sessions(parts.token_key, self.keys, self.node, self.log_outs, clock.ticks)
         self.checks = CheckService(parts, CheckCeiling(parts.settings.server.limits.checks, self.node), None)
         self.health = Health(parts.limiter, parts.repository)
         self.app = create_dashboard(parts, self.guard, self.sessions, self.checks, self.health, clock.ticks)

@@ -118,7 +118,7 @@ def test_stream_ends_with_the_session(dashboard: Dashboard, monkeypatch: Any) ->
 
     async def end_soon() -> None:
         await asyncio.sleep(0.05)
-        dashboard.sessions.end(session)
+        dashboard.sessions.end(session, "192.0.2.1")
 
     async def both() -> Any:
         ending = asyncio.create_task(end_soon())
@@ -155,6 +155,10 @@ def test_streams_are_bounded() -> None:
     with pytest.raises(ApiError, match="too many pages") as refused:
         streams.open(session, lambda: True)
     assert refused.value.status == 503
+    many = EventStreams(feed, workers=1000)
+    many._open["a"] = MIN_STREAMS // 2
+    with pytest.raises(ApiError, match="too many pages"):
+        many.open(session, lambda: True)
     assert EventStreams(feed, workers=1)._max == MAX_STREAMS
     assert EventStreams(feed, workers=8)._max == MAX_STREAMS // 8
     assert EventStreams(feed, workers=1000)._max == MIN_STREAMS

@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
-from crestgate.service.auth.sessions import SESSION_SECONDS
+from crestgate import Limiter
+from crestgate.errors import NotFoundError
+from crestgate.rules.port import Actor
+from crestgate.service.auth.keys import list_keys, revoke_key
+from crestgate.service.auth.sessions import SESSION_SECONDS, Sessions
 from unit.service.dashboard.dashboard_client import ADMIN_KEY, COOKIE, Dashboard
 
 PAGES = ["/", "/rules", "/rules/new", "/subjects/user/42", "/explain", "/what-if", "/audit", "/system"]
@@ -104,13 +108,37 @@ def test_log_out_ends_the_session_also_for_a_copy_of_the_cookie(dashboard: Dashb
     assert dashboard.get("/rules", headers={"cookie": f"{COOKIE}={cookie}"}).status_code == 303
 
 
-def test_another_worker_knows_the_session(dashboard: Dashboard) -> None:
-    from crestgate.service.auth.sessions import Sessions
+def test_log_out_lasts_on_another_machine_and_after_a_restart(dashboard: Dashboard) -> None:
+    cookie = dashboard.http.cookies.get(COOKIE) or ""
+    assert dashboard.post("/logout").status_code == 303
+    parts, clock = dashboard.control.parts, dashboard.control.clock
+    other = Sessions(
+        parts.token_key, dashboard.keys, Limiter("memory://", clock=clock), dashboard.log_outs, clock.ticks
+    )
+    assert other.find(cookie) is None
+    assert dashboard.control.actions() == ["create key:log-outs"]
+    assert list_keys(parts.repository) == []
+    with pytest.raises(NotFoundError):
+        revoke_key(parts.repository, Actor("key:a"), "log-outs")
 
+
+def test_log_outs_are_bounded_and_end_with_their_sessions(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crestgate.service.auth.log_outs.MAX_LOG_OUTS", 3)
+    log_outs = dashboard.log_outs
+    for number in range(5):
+        log_outs.add(f"s{number}", 100 + number, 0, Actor("key:a"))
+    assert [log_outs.has(f"s{number}") for number in range(5)] == [False, False, True, True, True]
+    log_outs.add("s9", 200, 103, Actor("key:a"))
+    assert [name for name in ("s2", "s3", "s4", "s9") if log_outs.has(name)] == ["s4", "s9"]
+
+
+def test_another_worker_knows_the_session(dashboard: Dashboard) -> None:
     cookie = dashboard.http.cookies.get(COOKIE) or ""
     parts, clock = dashboard.control.parts, dashboard.control.clock
-    other = Sessions(parts.token_key, dashboard.keys, dashboard.node, clock.ticks)
-    stranger = Sessions(b"x" * 32, dashboard.keys, dashboard.node, clock.ticks)
+    other = Sessions(parts.token_key, dashboard.keys, dashboard.node, dashboard.log_outs, clock.ticks)
+    stranger = Sessions(b"x" * 32, dashboard.keys, dashboard.node, dashboard.log_outs, clock.ticks)
     assert other.find(cookie) == dashboard.sessions.find(cookie) is not None
     assert stranger.find(cookie) is None
 

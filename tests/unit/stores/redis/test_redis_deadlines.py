@@ -70,6 +70,67 @@ def test_received_reply_counts_after_another_server_used_up_the_time(
     servers.close()
 
 
+class LateSocket(socket.socket):
+    """Ends its waits late, as one of a thread that is not scheduled in time."""
+
+    SECONDS = 0.05
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        try:
+            return super().recv(size, flags)
+        except BlockingIOError:
+            if not flags:
+                time.sleep(self.SECONDS)
+            raise
+
+
+def idle_connection(servers: SyncClient, address: ServerAddress) -> SyncConnection:
+    """A connection that has been used before."""
+    connection = SyncConnection(address, RedisSettings(), time.monotonic() + 10)
+    connection.used_at = time.monotonic()
+    servers.release(address, connection)
+    return connection
+
+
+def test_slow_server_leaves_another_no_more_time(hung: ServerAddress, stalls: Stalls) -> None:
+    """The time in which one server is waited for is no time in which this thread did not run."""
+    servers = SyncClient(RedisSettings(), 4, Breakers().__getitem__)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        slow = ServerAddress("127.0.0.1", listener.getsockname()[1])
+        for address in (slow, hung):
+            idle_connection(servers, address)
+        peer = listener.accept()[0]
+        answer = threading.Timer(0.4, peer.sendall, [b"+PONG\r\n"])
+        answer.start()
+        started = time.monotonic()
+        late, silent = servers.call_all([Call(slow, PING, 1), Call(hung, PING, 1)], started + 0.5)
+        seconds = stalls.without(started, time.monotonic())
+        answer.join()
+        peer.close()
+    assert late == [b"PONG"]
+    assert isinstance(silent, CallFailure)
+    assert seconds < 0.65, "the second server had 0.25 s more"
+    servers.close()
+
+
+def test_lost_time_is_added_once_for_all_servers(stalls: Stalls) -> None:
+    """It was added for each, and each time as much as all before had added."""
+    servers = SyncClient(RedisSettings(), 4, Breakers().__getitem__)
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(4)]
+    addresses = [ServerAddress("127.0.0.1", listener.getsockname()[1]) for listener in listeners]
+    for address in addresses:
+        connection = idle_connection(servers, address)
+        connection.socket = LateSocket(fileno=connection.socket.detach())
+    started = time.monotonic()
+    results = servers.call_all([Call(address, PING, 1) for address in addresses], started + 0.1)
+    seconds = stalls.without(started, time.monotonic())
+    assert all(isinstance(result, CallFailure) for result in results)
+    assert seconds < 0.7, "the last of them had 0.25 s more than the one before"
+    servers.close()
+    for listener in listeners:
+        listener.close()
+
+
 def test_connection_cancelled_before_it_started_has_a_result(prompt: ServerAddress) -> None:
     """A delayed event loop gets the first reply and the timeout in the same iteration."""
 

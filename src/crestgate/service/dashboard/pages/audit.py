@@ -9,7 +9,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from crestgate.errors import CrestgateError, ValidationError
+from crestgate.errors import ValidationError
+from crestgate.rules.audit_log import read_audit
 from crestgate.rules.port import AuditEntry, AuditQuery
 from crestgate.service.admin.errors import naming_fields
 from crestgate.service.admin.params import parse_timestamps
@@ -26,6 +27,7 @@ async def audit(site: Site, request: Request) -> Response:
     given = {name: request.query_params.get(name, "").strip()[:1100] for name in FILTERS}
     problem = ""
     entries: list[AuditEntry] = []
+    older: str | None = None
     try:
         when = parse_timestamps({"since": given["since"] or None, "until": given["until"] or None})
         query = AuditQuery(
@@ -34,22 +36,19 @@ async def audit(site: Site, request: Request) -> Response:
             when["since"],
             when["until"],
             given["before"] or None,
-            PAGE + 1,
+            PAGE,
         )
         with naming_fields():
-            entries = list(await asyncio.to_thread(site.context.dependencies.repository.audit, query))
+            entries, older = await asyncio.to_thread(read_audit, site.context.dependencies.repository, query)
     except ValidationError as error:
         problem = str(error)
-    except CrestgateError:
-        raise
-    shown = entries[:PAGE]
     return await show(
         site,
         request,
         "audit.html",
         400 if problem else 200,
-        entries=[(entry, changed_fields(entry)) for entry in shown],
-        older=shown[-1].id if len(entries) > PAGE else "",
+        entries=[(entry, changed_fields(entry)) for entry in entries],
+        older=older or "",
         filters=given,
         problem=problem,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -57,7 +59,7 @@ async def log_in(request: Request) -> Response:
 
 async def log_out(site: Site, request: Request, fields: dict[str, str]) -> Response:
     """`POST /logout`."""
-    site.sessions.end(request.scope["crestgate.session"])
+    await asyncio.to_thread(site.sessions.end, request.scope["crestgate.session"], call_of(request).address or "")
     response = RedirectResponse("/login", 303)
     response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=_is_secure(site, request))
     return response

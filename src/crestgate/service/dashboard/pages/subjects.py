@@ -14,6 +14,7 @@ from crestgate.errors import NotFoundError, Problem, StoreError, ValidationError
 from crestgate.rules.ruleset import DEFAULT_TIER, MAX_VALUE_BYTES, ResolvedRule
 from crestgate.service.admin import users as api
 from crestgate.service.admin.counters import read_counters
+from crestgate.service.dashboard.forms import without_separators
 from crestgate.service.dashboard.site import Site, call_of, done, form, page, show
 from crestgate.service.dashboard.usage import subject_series
 from crestgate.service.observability.usage import short_subject
@@ -42,7 +43,7 @@ async def subject(site: Site, request: Request, problem: str = "", status: int =
     dependencies = site.context.dependencies
     now_us = site.now_us()
     rules = await asyncio.to_thread(site.context.rules)
-    chosen = rules.for_subject(dimension, identifier, now_us)
+    chosen = await asyncio.to_thread(rules.for_subject, dimension, identifier, now_us)
     unavailable = ""
     try:
         decisions = await read_counters(dependencies.limiter, chosen[:MAX_SHOWN])
@@ -135,7 +136,7 @@ def _member(chosen: ResolvedRule) -> Member:
 
 
 def _whole(text: str) -> int | str:
-    text = text.strip().replace(",", "")
+    text = without_separators(text.strip())
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text
 
 
