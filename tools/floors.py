@@ -131,6 +131,7 @@ GROUPS = {
         also=FRAMEWORK_TOOLS,
         servers=("redis-server",),
     ),
+    "tz": Group(("tz",), ("tests/unit/core/test_calendar.py",)),
     "grpc": Group(("grpc", "config"), (f"{FRAMEWORKS}/test_grpc_callers.py", f"{FRAMEWORKS}/test_grpc_interceptor.py")),
     "server": Group(
         ("server", "prometheus", "otel"),

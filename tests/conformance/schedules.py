@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
+import civil
 import naive
 import pytest
 from hypothesis import strategies as st
@@ -19,7 +20,9 @@ from crestgate.core.limit import Limit
 from crestgate.stores.port import Member, Op, Request, Store
 from crestgate.testing import FakeClock
 
-__all__ = ["Call", "LimitNumbers", "Pair", "calls", "changing", "limits", "run_on"]
+__all__ = ["LIMIT_KINDS", "Call", "LimitNumbers", "Pair", "calls", "changing", "limits", "run_on"]
+
+LIMIT_KINDS = (*naive.ALGORITHMS, "calendar")
 
 START = 1_700_000_000_000_000
 PERIODS = (1, 7, 1_000, 1_000_000, 60_000_000, 999_999_937, 86_400_000_000, 31_536_000_000_000)
@@ -31,8 +34,11 @@ Call = tuple[str, float, float]
 
 @st.composite
 def limits(draw: st.DrawFn, algorithm: str | None = None) -> LimitNumbers:
-    name = algorithm or draw(st.sampled_from(naive.ALGORITHMS))
+    name = algorithm or draw(st.sampled_from(LIMIT_KINDS))
     count = draw(st.sampled_from(COUNTS) | st.integers(1, 50))
+    if name == "calendar":
+        name = civil.calendar(draw(st.sampled_from(civil.CALENDAR_UNITS)), draw(st.sampled_from(civil.CALENDAR_ZONES)))
+        return name, count, civil.nominal_us(name), None
     period = draw(st.sampled_from(PERIODS) | st.integers(1, 10**9))
     burst = draw(st.none() | st.integers(1, 2 * count)) if name in naive.BUCKETS else None
     return name, count, period, burst
@@ -59,6 +65,8 @@ class Pair:
 
     def compiled(self, limit: LimitNumbers) -> Algorithm:
         name, count, period, burst = limit
+        if civil.is_calendar(name):
+            return build(Limit.parse(f"{count}/{name}"), "pair")
         return build(Limit(count, period / 1_000_000, burst, name), "pair")
 
     def change(self, limit: LimitNumbers) -> None:

@@ -6,12 +6,11 @@ import itertools
 import tempfile
 from pathlib import Path
 
-import naive
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conformance.schedules import Call, LimitNumbers, calls, changing, limits, run_on
+from conformance.schedules import LIMIT_KINDS, Call, LimitNumbers, calls, changing, limits, run_on
 from crestgate.stores.memory import MemoryStore
 from crestgate.stores.port import Store
 from crestgate.stores.shared import SharedStore
@@ -38,14 +37,14 @@ def run(limit: LimitNumbers, script: list[Call], changes: dict[int, LimitNumbers
     Path(store.path).unlink()
 
 
-@pytest.mark.parametrize("algorithm", naive.ALGORITHMS)
+@pytest.mark.parametrize("algorithm", LIMIT_KINDS)
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_one_limit(algorithm: str, data: st.DataObject) -> None:
     run(data.draw(limits(algorithm)), data.draw(calls()), {})
 
 
-@pytest.mark.parametrize("algorithm", naive.ALGORITHMS)
+@pytest.mark.parametrize("algorithm", LIMIT_KINDS)
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_changing_limits(algorithm: str, data: st.DataObject) -> None:

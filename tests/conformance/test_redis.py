@@ -10,12 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
-import naive
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conformance.schedules import calls, changing, limits, run_on
+from conformance.schedules import LIMIT_KINDS, calls, changing, limits, run_on
 from crestgate.stores.factory import open_store
 from crestgate.stores.port import Store
 from crestgate.stores.remote_store import RemoteStore
@@ -78,7 +77,7 @@ def test_vectors(make_store: MakeStore) -> None:
 
 
 @on_random_schedules
-@pytest.mark.parametrize("algorithm", naive.ALGORITHMS)
+@pytest.mark.parametrize("algorithm", LIMIT_KINDS)
 def test_one_limit(algorithm: str, make_store: MakeStore) -> None:
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(data=st.data())
@@ -89,7 +88,7 @@ def test_one_limit(algorithm: str, make_store: MakeStore) -> None:
 
 
 @on_random_schedules
-@pytest.mark.parametrize("algorithm", naive.ALGORITHMS)
+@pytest.mark.parametrize("algorithm", LIMIT_KINDS)
 def test_changing_limits(algorithm: str, make_store: MakeStore) -> None:
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(data=st.data())

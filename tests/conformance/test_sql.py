@@ -9,12 +9,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import naive
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conformance.schedules import calls, changing, limits, run_on
+from conformance.schedules import LIMIT_KINDS, calls, changing, limits, run_on
 from crestgate.stores.port import Store
 from crestgate.testing import (
     AsyncStoreAdapter,
@@ -76,7 +75,7 @@ def test_vectors(make_store: MakeStore) -> None:
     assert [difference for found in wrong for difference in found] == []
 
 
-@pytest.mark.parametrize("algorithm", naive.ALGORITHMS)
+@pytest.mark.parametrize("algorithm", LIMIT_KINDS)
 def test_one_limit(algorithm: str, kind: str, url: str) -> None:
     @settings(max_examples=EXAMPLES[kind], deadline=None, suppress_health_check=list(HealthCheck))
     @given(data=st.data())
@@ -86,7 +85,7 @@ def test_one_limit(algorithm: str, kind: str, url: str) -> None:
     compare()
 
 
-@pytest.mark.parametrize("algorithm", naive.ALGORITHMS)
+@pytest.mark.parametrize("algorithm", LIMIT_KINDS)
 def test_changing_limits(algorithm: str, kind: str, url: str) -> None:
     @settings(max_examples=EXAMPLES[kind], deadline=None, suppress_health_check=list(HealthCheck))
     @given(data=st.data())

@@ -9,9 +9,9 @@ import os
 import random
 from uuid import uuid4
 
-import naive
 import pytest
 
+from conformance.schedules import LIMIT_KINDS
 from conformance.twins import LARGEST_COST, Counter, Twins, magnitude, random_limit
 from crestgate.core.algorithms import build
 from crestgate.stores.factory import open_store
@@ -29,14 +29,14 @@ LONGEST_SCALE = 2 * 10**15
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", naive.ALGORITHMS)
+@pytest.mark.parametrize("algorithm", LIMIT_KINDS)
 def test_one_limit(algorithm: str, redis_server: RedisServer | GivenServer) -> None:
     assert agreed(redis_server.url, f"{SEED} {algorithm}", [algorithm], 1) >= STEPS
 
 
 @pytest.mark.slow
 def test_changing_limits_and_algorithms(redis_server: RedisServer | GivenServer) -> None:
-    assert agreed(redis_server.url, f"{SEED} changing", naive.ALGORITHMS, 4) >= STEPS
+    assert agreed(redis_server.url, f"{SEED} changing", LIMIT_KINDS, 4) >= STEPS
 
 
 @pytest.mark.slow
@@ -48,7 +48,7 @@ def test_chains(redis_server: RedisServer | GivenServer) -> None:
     store = open_store(f"{redis_server.url}?prefix={uuid4()}&timeout_ms=60000", clock)
     denied = 0
     for _ in range(100):
-        limits = [random_limit(draw, draw.choice(naive.ALGORITHMS), 10**6) for _ in range(8)]
+        limits = [random_limit(draw, draw.choice(LIMIT_KINDS), 10**6) for _ in range(8)]
         chain = [build(limit, f"{draw.random()}") for limit in limits]
         batch = []
         for _ in range(100):

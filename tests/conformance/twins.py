@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from uuid import uuid4
 
+import civil
 import redis
 
 from crestgate.core.algorithms import Algorithm, build
@@ -47,6 +48,9 @@ StateNumbers = tuple[tuple[int, int, int, int], int, int, int, list[tuple[int, i
 
 def random_limit(random: random.Random, algorithm: str, scale: int) -> Limit:
     """A limit that can be counted exactly, with a period of about `scale` microseconds."""
+    if algorithm == "calendar":
+        unit, zone = random.choice(civil.CALENDAR_UNITS), random.choice(civil.CALENDAR_ZONES)
+        return Limit.calendar(magnitude(random, LARGEST_COUNT), unit, zone)
     while True:
         period = min(max(round(scale * 10 ** random.uniform(-1, 1)), 1), LONGEST_PERIOD)
         period -= period % 10 ** random.choice((0, 0, 1, 3, 6)) if period > 10**7 else 0

@@ -93,6 +93,12 @@ PRINTED = {
         203.0.113.66 - - [01/Jan/2026:00:00:00 +0000] "GET /products/0 HTTP/1.1" 200 512 "-" "example/1.0"
         4000 lines: name a file to write them to
         """,
+    "calendar_quota.py": """
+        budget: 950 of 1000 left, for 60 hours
+        daily: 0 of 50 left, for 12 hours
+        denied by daily, retry after 12 hours
+        after midnight: True
+        """,
     "virtual_time.py": """
         both passed: 24 hours and 30 seconds of virtual time
         """,

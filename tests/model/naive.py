@@ -1,4 +1,4 @@
-"""A second opinion on the six algorithms, slow and obvious.
+"""A second opinion on the six algorithms and on calendar windows, slow and obvious.
 
 The library computes with scaled whole numbers and closed formulas, because it
 has to be fast and the same in Python, Lua and SQL. A mistake in a formula would
@@ -7,7 +7,8 @@ it keeps the history of a counter, recomputes the usage from that history with
 exact fractions, and finds every waiting time by searching for the first tick at
 which the answer changes.
 
-All times are whole microseconds.
+All times are whole microseconds. A calendar window is written as an algorithm:
+``calendar day in Europe/Berlin``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+
+from civil import is_calendar, longest_us, window_key
 
 BUCKETS = ("token_bucket", "leaky_bucket", "gcra")
 WINDOWS = ("fixed_window", "sliding_window_log", "sliding_window_counter")
@@ -38,7 +41,7 @@ class Limit:
     burst: int | None = None
 
     def __post_init__(self) -> None:
-        if self.algorithm not in ALGORITHMS:
+        if self.algorithm not in ALGORITHMS and not is_calendar(self.algorithm):
             raise ValueError(f"unknown algorithm {self.algorithm!r}")
         if self.resolution == 0:
             raise ValueError(f"no tick up to a second keeps {self} exact")
@@ -77,6 +80,8 @@ class Limit:
     @property
     def ticks(self) -> int:
         """The period as the algorithms see it."""
+        if is_calendar(self.algorithm):
+            return longest_us(self.algorithm)
         return self.period_us // self.resolution
 
     @property
@@ -96,9 +101,14 @@ class View:
     limit: Limit
     events: tuple[Event, ...]
     tick: int
+    loose_until: int | None = None
+    """What a clock that was ahead has left in a calendar window, and another limit looks at: without the calendar it is
+    only known to end after the longest window."""
 
     def used(self, t: int) -> Fraction:
         """Replayed from the first event, so no formula has to be trusted."""
+        if is_calendar(self.limit.algorithm):
+            return self.calendar(t)
         rate = Fraction(self.limit.count, self.limit.ticks)
         if self.limit.algorithm == "gcra":
             arrival = Fraction(0)
@@ -120,6 +130,15 @@ class View:
         index, elapsed = divmod(t, self.limit.ticks)
         left = 1 - Fraction(elapsed, self.limit.ticks)
         return self.window(index - 1) * left + self.window(index)
+
+    def calendar(self, t: int) -> Fraction:
+        """All that was added in the civil window of an instant."""
+        total = sum((amount for _, amount in self.events), Fraction(0))
+        if self.loose_until is not None:
+            return total if t < self.loose_until else Fraction(0)
+        key = window_key(self.limit.algorithm, t)
+        inside = (amount for tick, amount in self.events if window_key(self.limit.algorithm, tick) == key)
+        return sum(inside, Fraction(0))
 
     def window(self, index: int) -> Fraction:
         """All that was added in one window of the clock."""
@@ -161,10 +180,14 @@ class State:
     events: tuple[Event, ...]
     time: int
     expires_us: int
+    loose: bool = False
+    """Rebased by a call under another limit, which did not know the calendar."""
 
     def rebased(self, tick: int) -> tuple[Event, ...]:
         """A clock that had jumped far ahead must not hold the counter there."""
         there = View(self.limit, self.events, self.time)
+        if is_calendar(self.limit.algorithm):
+            return ((tick, there.used(self.time)),)
         p = self.limit.ticks
         index = self.time // p
         if self.limit.algorithm == "fixed_window":
@@ -276,6 +299,10 @@ class Naive:
             at = receipt.tick
             here = sum((a for tick, a in view.events if tick == at), Fraction(0))
             give = min(Fraction(amount), here) if view.tick < at + p else Fraction(0)
+        elif is_calendar(self._limit.algorithm):
+            at = receipt.tick
+            same = window_key(self._limit.algorithm, at) == window_key(self._limit.algorithm, view.tick)
+            give = min(Fraction(amount), view.used(view.tick)) if same else Fraction(0)
         else:
             at = receipt.tick
             reach = 0 if self._limit.algorithm == "fixed_window" else 1
@@ -304,8 +331,12 @@ class Naive:
         tick = now // state.limit.resolution
         if state.time > tick + state.limit.ticks:
             events = state.rebased(tick)
-            expires = now + View(state.limit, events, tick).wait_us(now, 0)
-            self._state = State(state.limit, events, tick, expires)
+            loose = self._is_loose(state)
+            view = View(state.limit, events, tick, tick + state.limit.ticks if loose else None)
+            self._state = State(state.limit, events, tick, now + view.wait_us(now, 0), loose)
+
+    def _is_loose(self, state: State) -> bool:
+        return is_calendar(state.limit.algorithm) and state.limit.shape != self._limit.shape
 
     def _view(self, now: int) -> View:
         """Expiry, a clock that went back and a rebase, all in one place."""
@@ -314,8 +345,10 @@ class Naive:
             return View(self._limit, (), now // self._limit.resolution)
         tick = now // state.limit.resolution
         if state.time > tick + state.limit.ticks:
-            return View(state.limit, state.rebased(tick), tick)
-        return View(state.limit, state.events, max(tick, state.time))
+            until = tick + state.limit.ticks if self._is_loose(state) else None
+            return View(state.limit, state.rebased(tick), tick, until)
+        until = state.time + state.limit.ticks if state.loose and self._is_loose(state) else None
+        return View(state.limit, state.events, max(tick, state.time), until)
 
     def _ask(self, now: int, cost: int) -> Answer:
         capacity = self._limit.capacity

@@ -30,6 +30,16 @@ def test_ten_per_second(algorithm: str) -> None:
     assert short(model.take(NOW + 400_000, 5)) == (False, 3, 200_000, 700_000)
 
 
+def test_civil_day_with_a_clock_change() -> None:
+    """In Berlin the 29th of March 2026 has 23 hours: it ends at 22:00 UTC."""
+    noon = 1_774_778_400 * S  # 12:00 in Berlin, 10:00 UTC
+    model = Naive("calendar day in Europe/Berlin", 3, 86_400 * S, None)
+    assert short(model.take(noon, 3)) == (True, 0, 0, 12 * 3_600 * S)
+    assert short(model.take(noon + 12 * 3_600 * S - 1, 1)) == (False, 0, 1, 1)
+    assert short(model.take(noon + 12 * 3_600 * S, 1)) == (True, 2, 0, 24 * 3_600 * S)
+    assert short(model.take(noon - 12 * 3_600 * S, 3)) == (False, 2, 48 * 3_600 * S, 48 * 3_600 * S)
+
+
 @pytest.mark.parametrize("algorithm", BUCKETS)
 def test_seconds_that_do_not_divide(algorithm: str) -> None:
     model = Naive(algorithm, 3, S, 1)

@@ -13,13 +13,16 @@ import json
 import random
 import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "model"))
 
-from naive import ALGORITHMS, BUCKETS, Answer, Limit, Naive, Receipt  # noqa: E402 - its folder is on the path now
+from civil import calendar, is_calendar, nominal_us  # noqa: E402 - its folder is on the path now
+from naive import ALGORITHMS, BUCKETS, Answer, Limit, Naive, Receipt  # noqa: E402 - the same
 
 FILE = HERE / "vectors.jsonl"
 MS = 1_000
@@ -142,7 +145,9 @@ def as_json(limit: Limit) -> dict[str, Any]:
 
 
 def make(algorithm: str, count: int, period_us: int, burst: int | None = None) -> Limit:
-    """A burst is for the buckets only, so the others leave it out."""
+    """A burst is for the buckets only, so the others leave it out. A calendar's period is its own."""
+    if is_calendar(algorithm):
+        return Limit(algorithm, count, nominal_us(algorithm))
     return Limit(algorithm, count, period_us, burst if algorithm in BUCKETS else None)
 
 
@@ -538,6 +543,27 @@ def behind_changed(script: Script) -> None:
     script.peek(other.capacity)
 
 
+def civil(script: Script) -> None:
+    """Window after window: one microsecond before its end denies, the end itself admits; give-backs stay inside."""
+    script.take(2)
+    for _ in range(4):
+        index = script.last_take()
+        script.give_back(index, 1)
+        script.drain()
+        script.around_retry()
+    index = script.last_take()
+    script.around_reset()
+    script.give_back(index, 1)
+    script.peek(script.now.capacity)
+    script.take(2)
+    index = script.last_take()
+    script.charge(script.now.capacity)
+    script.peek()
+    script.around_retry()
+    script.give_back(index, 2)
+    script.peek(script.now.capacity)
+
+
 def wander(rng: random.Random, script: Script, length: int, wild: str) -> None:
     """Random calls; ``wild`` names what may happen besides takes and peeks."""
     first = script.now
@@ -697,11 +723,80 @@ def scripts(algorithm: str) -> Iterator[Script]:
                 yield script
 
 
+def calendar_scripts() -> Iterator[Script]:
+    """Windows of civil time, at moments of the past: no later change of a zone's rules can move them."""
+    for unit, zone, moment in (
+        ("day", "UTC", "2024-02-28T23:59:59"),
+        ("day", "Europe/Berlin", "2024-03-30T12:00:00"),  # 23 hours
+        ("day", "Europe/Berlin", "2024-10-26T12:00:00"),  # 25 hours
+        ("day", "America/New_York", "2024-11-02T23:59:59"),
+        ("day", "America/Nuuk", "2024-10-26T12:00:00"),  # back over midnight
+        ("day", "Asia/Beirut", "2024-03-30T12:00:00"),  # there is no midnight
+        ("day", "Australia/Lord_Howe", "2024-04-06T01:00:00"),  # half an hour
+        ("day", "America/Sao_Paulo", "2018-11-03T12:00:00"),  # there is no midnight
+        ("day", "America/St_Johns", "2006-10-28T12:00:00"),  # back over midnight, a minute after it
+        ("day", "Pacific/Apia", "2011-12-29T12:00:00"),  # a day that is left out
+        ("hour", "Australia/Lord_Howe", "2024-04-07T00:30:00"),
+        ("hour", "Asia/Kathmandu", "2024-05-01T00:00:00"),
+        ("hour", "Europe/Berlin", "2024-10-27T01:30:00"),
+        ("minute", "Europe/Berlin", "2024-10-27T01:58:30"),
+        ("week", "Europe/Berlin", "2024-03-20T00:00:00"),
+        ("week", "Africa/Casablanca", "2024-03-05T00:00:00"),
+        ("month", "UTC", "2024-01-31T23:59:59"),
+        ("month", "America/New_York", "2023-12-31T23:59:59"),
+        ("quarter", "Europe/Berlin", "2023-12-31T23:00:00"),
+        ("year", "Asia/Tokyo", "2023-12-31T23:59:59"),
+        ("year", "UTC", "1999-12-31T23:59:59"),
+    ):
+        name = f"calendar-{unit}/{zone}-{moment[:10]}"
+        start = int(datetime.fromisoformat(moment).replace(tzinfo=ZoneInfo(zone)).timestamp()) * S
+        script = Script(name, make(calendar(unit, zone), 10, 0), start)
+        civil(script)
+        yield script
+
+    berlin = calendar("day", "Europe/Berlin")
+    sequences: dict[str, Callable[[Script], None]] = {
+        "costs": costs,
+        "debts": debts,
+        "give-back": gives,
+        "give-back-shared": gives_shared,
+        "clock-behind": behind,
+        "clock-rebase": rebased,
+        "clock-rebase-full": rebased_full,
+        "blocked": blocked,
+        "limit-count": counts,
+        "limit-clock-behind": behind_changed,
+        "limit-charged": charged_over,
+        "becomes-another-zone": becoming(calendar("day", "Asia/Tokyo")),
+        "becomes-another-unit": becoming(calendar("month", "Europe/Berlin")),
+        **{f"becomes-{target}": becoming(target) for target in ALGORITHMS},
+    }
+    for name, fill in sequences.items():
+        script = Script(f"calendar/{name}", make(berlin, 97, 0))
+        fill(script)
+        while len(script.calls) < 20:
+            script.at += script.now.period_us // 6 + 1
+            script.take()
+        yield script
+    script = Script("fixed_window/becomes-calendar", make("fixed_window", 97, MINUTE))
+    becoming(berlin)(script)
+    yield script
+
+    rng = random.Random("crestgate vectors calendar")
+    for unit, zone in (("day", "Europe/Berlin"), ("month", "America/New_York"), ("hour", "Asia/Kathmandu")):
+        for wild in ("plain", "clock", "limits", "clock-debts", "debts-limits"):
+            limit = make(calendar(unit, zone), 13, 0)
+            script = Script(f"calendar-{unit}/random-{wild}", limit, START + rng.randrange(10**7))
+            wander(rng, script, rng.randint(20, 40), wild)
+            yield script
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Writes or checks vectors.jsonl.")
     parser.add_argument("--check", action="store_true", help="only compare")
     check: bool = parser.parse_args().check
     made = [script.line() for name in ALGORITHMS for script in scripts(name)]
+    made += [script.line() for script in calendar_scripts()]
     text = "\n".join(made) + "\n"
     if check:
         same = FILE.exists() and FILE.read_bytes() == text.encode()

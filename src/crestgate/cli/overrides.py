@@ -79,7 +79,7 @@ def set_override(
     if as_json:
         print_json(data)
         return
-    window = f"{data['window_seconds']:g} s"
+    window = _window(data)
     print_line(Cell("overridden", "green"), f"  {user}: {limit} per {window} until {data['expires_at']}")
     print_line(f"  rule {data['rule_id']}; undo with `crestgate override undo {user} {rule}`")
 
@@ -147,9 +147,14 @@ def _list(rules: Lookup, user: str | None) -> Sequence[Rule]:
     return overrides_in(stored, time.time_ns() // 1000, user)
 
 
+def _window(rule: dict[str, Any]) -> str:
+    if "calendar" in rule:
+        return f"calendar {rule['calendar']} in {rule['timezone']}"
+    return f"{rule['window_seconds']:g} s"
+
+
 def _row(rule: dict[str, Any]) -> list[str | Cell]:
-    window = f"{rule['window_seconds']:g} s"
-    return [rule["identifier"], str(rule["limit"]), window, rule["expires_at"], rule["rule_id"]]
+    return [rule["identifier"], str(rule["limit"]), _window(rule), rule["expires_at"], rule["rule_id"]]
 
 
 def _base(repository: Repository, rules_store: str | None, config: str | None, rule_id: str) -> Rule | None:

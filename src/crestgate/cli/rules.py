@@ -366,6 +366,8 @@ def _print_applied(difference: Difference, prune: bool, dry_run: bool, title: st
 def _limit(rule: Rule) -> str:
     """In notation, with short units: a table has little room."""
     limit = rule.compiled()
+    if limit.unit is not None:
+        return str(limit)
     return _UNIT.sub(lambda match: _SHORT_UNITS[match[1]], canonical(limit.count, limit.period_us, limit.burst, None))
 
 

@@ -176,7 +176,7 @@ def _server_limit(fields: Fields, name: str, default: Limit) -> Limit:
     if not limit.count:
         fields.report(name, f"would deny every request: write a count above 0, such as {_short(default)}")
         return default
-    if limit.burst is None and "using" not in value.lower():
+    if limit.burst is None and limit.unit is None and "using" not in value.lower():
         return Limit(limit.count, limit.period, algorithm=default.algorithm)
     return limit
 

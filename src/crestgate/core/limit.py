@@ -9,12 +9,14 @@ from math import isfinite
 
 from crestgate.core.algorithms import ALGORITHMS, build
 from crestgate.core.algorithms.algorithm import MAX_SAFE_INTEGER
+from crestgate.core.calendar_units import CALENDAR_UNITS, DEFAULT_ZONE
 from crestgate.core.notation import Notation, canonical, parse_chain
 from crestgate.errors import ConfigError
 
-__all__ = ["DEFAULT_ALGORITHM", "Limit", "unknown_algorithm"]
+__all__ = ["CALENDAR_ALGORITHM", "DEFAULT_ALGORITHM", "Limit", "unknown_algorithm"]
 
 DEFAULT_ALGORITHM = "token_bucket"
+CALENDAR_ALGORITHM = "fixed_window"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -36,6 +38,10 @@ class Limit:
     burst: int | None = None
     algorithm: str = DEFAULT_ALGORITHM
     name: str | None = field(default=None, compare=False)
+    unit: str | None = field(default=None, kw_only=True)
+    """The unit of a calendar window, such as `month`; None for a period in seconds. See `Limit.calendar`."""
+    zone: str | None = field(default=None, kw_only=True)
+    """The time zone of a calendar window."""
     period_us: int = field(init=False)
     """The period in whole microseconds, which all arithmetic and equality use."""
     identity: object = field(default_factory=object, init=False, repr=False, compare=False)
@@ -43,6 +49,8 @@ class Limit:
     which has the same name, shares it."""
 
     def __post_init__(self) -> None:
+        if self.unit is not None or self.zone is not None:
+            self._check_calendar()
         kind = ALGORITHMS.get(self.algorithm)
         if kind is None:
             raise ConfigError(unknown_algorithm(self.algorithm))
@@ -61,9 +69,38 @@ class Limit:
             raise ConfigError(f"a limit's name must be text of at least one character, not {self.name!r}")
         build(self, "")  # ConfigError for what cannot be counted exactly
 
+    def _check_calendar(self) -> None:
+        from crestgate.core.calendar import parse_zone
+
+        if not isinstance(self.unit, str) or self.unit not in CALENDAR_UNITS:
+            units = ", ".join(CALENDAR_UNITS)
+            raise ConfigError.of("unit", f"of a calendar window must be one of {units}, not {self.unit!r}")
+        if self.algorithm != CALENDAR_ALGORITHM:
+            raise ConfigError.of(
+                "algorithm", f"of a calendar window is {CALENDAR_ALGORITHM}, not {self.algorithm!r}: leave it out"
+            )
+        if self.period != CALENDAR_UNITS[self.unit]:
+            raise ConfigError.of(
+                "period", "does not belong to the calendar unit: use Limit.calendar(count, unit, zone)"
+            )
+        object.__setattr__(self, "zone", parse_zone(DEFAULT_ZONE if self.zone is None else self.zone))
+
+    @classmethod
+    def calendar(cls, count: int, unit: str, zone: str = DEFAULT_ZONE, *, name: str | None = None) -> Limit:
+        """`count` requests in each civil minute, hour, day, week (from Monday), month, quarter or year of a time zone.
+
+        Its `period` is the longest such window, apart from clock changes: 31 days for a month.
+
+        >>> Limit.calendar(50, "day", "Europe/Berlin") == Limit.parse("50/calendar day in Europe/Berlin")
+        True
+        """
+        period = CALENDAR_UNITS.get(unit, 1) if isinstance(unit, str) else 1
+        return cls(count, period, None, CALENDAR_ALGORITHM, name, unit=unit, zone=zone)
+
     @classmethod
     def parse(cls, text: str) -> Limit:
-        """Read one limit: `COUNT (/ | per) [N] UNIT [burst B] [using ALGORITHM]`.
+        """Read one limit: `COUNT (/ | per) [N] UNIT [burst B] [using ALGORITHM]`, or
+        `COUNT (/ | per) calendar UNIT [in ZONE]`.
 
         >>> Limit.parse("10 per 30 seconds burst 5 using gcra")
         Limit(10, 30.0, burst=5, algorithm='gcra')
@@ -85,6 +122,15 @@ class Limit:
     @classmethod
     def _read(cls, text: str, notation: Notation, default_algorithm: str) -> Limit:
         try:
+            if notation.calendar_unit is not None:
+                return cls(
+                    notation.count,
+                    CALENDAR_UNITS[notation.calendar_unit],
+                    notation.burst,
+                    notation.algorithm or CALENDAR_ALGORITHM,
+                    unit=notation.calendar_unit,
+                    zone=notation.zone,
+                )
             return cls(
                 notation.count,
                 Fraction(notation.period_us, 1_000_000),
@@ -100,10 +146,18 @@ class Limit:
         return self.count if self.burst is None else self.burst
 
     def __str__(self) -> str:
+        if self.unit is not None:
+            return f"{self.count}/{self._calendar_text()}"
         algorithm = None if self.algorithm == DEFAULT_ALGORITHM else self.algorithm
         return canonical(self.count, self.period_us, self.burst, algorithm)
 
+    def _calendar_text(self) -> str:
+        return f"calendar {self.unit}" if self.zone == DEFAULT_ZONE else f"calendar {self.unit} in {self.zone}"
+
     def __repr__(self) -> str:
+        if self.unit is not None:
+            named = f", name={self.name!r}" if self.name is not None else ""
+            return f"Limit.calendar({self.count}, {self.unit!r}, {self.zone!r}{named})"
         extra = f", burst={self.burst}" if self.burst is not None else ""
         extra += f", algorithm={self.algorithm!r}" if self.algorithm != DEFAULT_ALGORITHM else ""
         extra += f", name={self.name!r}" if self.name is not None else ""

@@ -1,4 +1,5 @@
-"""Parser and formatter of limits: `COUNT (/ | per) [N] UNIT [burst B] [using ALGORITHM]`.
+"""Parser and formatter of limits: `COUNT (/ | per) [N] UNIT [burst B] [using ALGORITHM]`, and
+`COUNT (/ | per) calendar UNIT [in ZONE]`.
 
 A tokenizer rather than one regular expression, because errors show the position and what is expected there.
 """
@@ -12,6 +13,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from crestgate.core.algorithms import ALGORITHMS
+from crestgate.core.calendar_units import CALENDAR_UNITS
 from crestgate.core.redaction import may_contain_secret
 from crestgate.errors import ConfigError
 
@@ -30,6 +32,13 @@ _UNITS: dict[str, tuple[int, tuple[str, ...]]] = {
 }
 _MICROSECONDS = {spelling: size for size, spellings in _UNITS.values() for spelling in spellings}
 _UNIT_NAMES = "ms, s, sec, second, m, min, minute, h, hr, hour, d, day, w, week, month (30 days), year (365 days)"
+_CALENDAR_SPELLINGS = {
+    **{spelling: unit for unit in CALENDAR_UNITS if unit in _UNITS for spelling in _UNITS[unit][1]},
+    "quarter": "quarter",
+    "quarters": "quarter",
+}
+_CALENDAR_NAMES = f"calendar windows are of a {', '.join(CALENDAR_UNITS)}"
+_ZONE = re.compile(r"\s*([A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*)")
 MAX_DIGITS = 18
 _EXAMPLE = "write for example '100/minute' or '10 per 30 seconds burst 5 using gcra'"
 _TOKEN = re.compile(
@@ -47,6 +56,8 @@ class Notation:
     algorithm: str | None
     start: int
     end: int
+    calendar_unit: str | None = None
+    zone: str | None = None
 
     def show(self, text: str, message: str) -> str:
         """An error message that marks this limit in the text."""
@@ -112,13 +123,19 @@ class _Parser:
         count = self.whole("the count, a whole number,")
         if self.take("sign", "/") is None and self.take("word", "per") is None:
             raise self.error(self.peek(), "'/' or 'per' is missing after the count", self.expected_after_count())
-        period_us = self.period()
+        unit = zone = None
+        period_us = 0
+        if self.take("word", "calendar") is not None:
+            unit, zone = self.calendar()
+        else:
+            period_us = self.period()
         burst = algorithm = None
         if self.take("word", "burst") is not None:
             burst = self.whole("the burst, a whole number,")
         if self.take("word", "using") is not None:
             algorithm = self.algorithm()
-        return Notation(count, period_us, burst, algorithm, start.start if start else 0, self.tokens[self.at - 1].end)
+        end = self.tokens[self.at - 1].end
+        return Notation(count, period_us, burst, algorithm, start.start if start else 0, end, unit, zone)
 
     def whole(self, what: str) -> int:
         token = self.take("number")
@@ -149,6 +166,24 @@ class _Parser:
             wrong = "must be above 0" if period <= 0 else "is not a whole number of microseconds"
             raise self.error(number, f"{number.text} {unit.text} {wrong}", "write a longer period")
         return int(period)
+
+    def calendar(self) -> tuple[str, str | None]:
+        """The unit of a calendar window, and its zone if there is one."""
+        token = self.take("word")
+        unit = _CALENDAR_SPELLINGS.get(token.text.lower()) if token is not None else None
+        if unit is None:
+            what = "the unit of the calendar window is missing" if token is None else f"unknown unit {token.text!r}"
+            if token is None and (number := self.peek()) is not None and number.kind == "number":
+                what = "a calendar window is one unit: it has no number"
+            raise self.error(token or self.peek(), what, _CALENDAR_NAMES)
+        if self.take("word", "in") is None:
+            return unit, None
+        found = _ZONE.match(self.text, self.tokens[self.at - 1].end)
+        if found is None:
+            raise self.error(self.peek(), "the time zone is missing", "write an IANA name such as Europe/Berlin")
+        while (token := self.peek()) is not None and token.start < found.end():
+            self.at += 1
+        return unit, found[1]
 
     def algorithm(self) -> str:
         token = self.take("word")
@@ -189,6 +224,9 @@ class _Parser:
     def expected_at_end(self, limit: Notation) -> str:
         if limit.algorithm is not None:
             return "after this limit there may be ';' and another limit ('burst' goes before 'using')"
+        if limit.calendar_unit is not None:
+            more = "'in ZONE', " if limit.zone is None else ""
+            return f"after this limit there may be {more}or ';' and another limit"
         more = "'burst B', " if limit.burst is None else ""
         return f"after this limit there may be {more}'using ALGORITHM', or ';' and another limit"
 

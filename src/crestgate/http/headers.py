@@ -126,7 +126,9 @@ def _text_of(algorithm: Algorithm) -> _LimitText:
         escaped = header_name(algorithm.label).replace("\\", "\\\\").replace('"', '\\"')
         item = f'"{escaped}"'.encode("ascii")
         limit = algorithm.limit
-        policy = b"%b;q=%d;w=%d" % (item, min(limit.count, MAX_INTEGER), _seconds(limit.period_us))
+        policy = b"%b;q=%d" % (item, min(limit.count, MAX_INTEGER))
+        if limit.unit is None:  # a calendar window has no fixed length; `w` is optional
+            policy += b";w=%d" % _seconds(limit.period_us)
         words = _LimitText(policy, item, b"%d" % algorithm.capacity)
         _limit_texts[algorithm] = words
     return words

@@ -41,7 +41,8 @@ class CompiledRule:
         # the higher precedence wins.
         specific = 4 * (self.subject is not None) + 2 * (self.tier is not None) + (rule.expires_us is not None)
         self.rank: int = MAX_SOURCES * specific + precedence
-        self.order = (DIMENSION_NAMES.index(rule.dimension), pattern, rule.method, rule.window_seconds)
+        window = rule.window_seconds, "" if rule.calendar is None else rule.window
+        self.order = (DIMENSION_NAMES.index(rule.dimension), pattern, rule.method, window)
         """Its position in a chain of limits."""
         self.api: str | None = None if pattern == ANY else f"api:{pattern}"
         """The subject of a rule of dimension `api`: the pattern, or the request's path where that is every path."""

@@ -16,9 +16,10 @@ from hashlib import sha256
 from typing import Any, overload
 
 from crestgate.core.algorithms import ALGORITHMS
+from crestgate.core.calendar_units import CALENDAR_UNITS, DEFAULT_ZONE
 from crestgate.core.dimensions import DIMENSION_NAMES, DIMENSIONS, parse_dimension
 from crestgate.core.failure_policies import FAILURE_POLICIES
-from crestgate.core.limit import Limit
+from crestgate.core.limit import CALENDAR_ALGORITHM, Limit
 from crestgate.core.store_names import STORE_NAME
 from crestgate.errors import ConfigError
 from crestgate.loader.fields import Fields, Problems
@@ -70,6 +71,7 @@ class Rule:
     dimension: str
     limit: int
     window_seconds: float
+    """The length of its window; that of the longest for a calendar window, whose data does not show it."""
     identifier: str = ANY
     endpoint_pattern: str = ANY_PATH
     method: str = ANY
@@ -82,6 +84,10 @@ class Rule:
     """When it expires, in microseconds since the epoch: `expires_at` in JSON and YAML."""
     store: str | None = None
     """The name of the store that its counters are in (`stores` of the settings); None for the default one."""
+    calendar: str | None = None
+    """The unit of a calendar window, such as `month`, in place of seconds."""
+    timezone: str | None = None
+    """The time zone of a calendar window."""
     origin: Mapping[str, Any] | None = field(default=None, hash=False)
     """The policy or client limit that it was written as, so that it can be returned as one."""
     created_us: int | None = field(default=None, compare=False)
@@ -125,6 +131,8 @@ class Rule:
         for name in OPTIONAL:
             if data[name] is None:
                 del data[name]
+        if self.calendar is not None:
+            del data["window_seconds"]
         if self.origin is not None:
             data["origin"] = dict(self.origin)
         return data
@@ -146,12 +154,19 @@ class Rule:
     def counter(self) -> str:
         """The name of its counters: the slot's, so that all rules of a slot count in one. Shadow rules count apart."""
         kind = "shadow" if self.mode == "shadow" else "rule"
-        window = _seconds_text(self.window_seconds)
+        window = self.window
         name = f"{kind}|{self.dimension}|{self.method}|{window}|{parse_pattern(self.endpoint_pattern).key}"
         if len(name.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES:
             return name
         digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
         return f"{kind}|{self.dimension}|{self.method}|{window}|*sha256:{digest}"  # no pattern looks like this
+
+    @property
+    def window(self) -> str:
+        """Its window, as part of the slot: seconds, or a calendar unit and a zone."""
+        if self.calendar is not None:
+            return f"calendar {self.calendar} in {self.timezone}"
+        return _seconds_text(self.window_seconds)
 
     @property
     def unique_key(self) -> str | None:
@@ -166,13 +181,13 @@ class Rule:
 
     def compiled(self) -> Limit:
         """Its limit."""
-        return _limit(self.limit, self.window_seconds, self.burst, self.algorithm)
+        return _limit(self.limit, self.window_seconds, self.burst, self.algorithm, self.calendar, self.timezone)
 
 
 @lru_cache(maxsize=1024)
-def _limit(count: int, seconds: float, burst: int | None, algorithm: str) -> Limit:
+def _limit(count: int, seconds: float, burst: int | None, algorithm: str, unit: str | None, zone: str | None) -> Limit:
     """Cached: many rules share a few limits."""
-    return Limit(count, seconds, burst, algorithm)
+    return Limit(count, seconds, burst, algorithm, unit=unit, zone=zone)
 
 
 def _seconds_text(seconds: float) -> str:
@@ -200,6 +215,10 @@ def _read(data: object, at: str, problems: Problems) -> Rule | None:
     values = {ATTRIBUTES.get(spec.name, spec.name): spec.read(fields) for spec in RULE_SPECS if not spec.computed}
     values["name"] = values["name"] or fields.values.get("rule_id") or ""
     values["identifier"] = _identifier(fields, values["identifier"], values["dimension"])
+    if values["calendar"] is not None:
+        values.update(_calendar(fields, values["calendar"], values["algorithm"]))
+    elif fields.has("timezone"):
+        fields.report("timezone", "is for calendar windows: write calendar: day, or leave it out")
     if len(problems.entries) > before:
         return None
     rule = Rule(**values)
@@ -209,6 +228,35 @@ def _read(data: object, at: str, problems: Problems) -> Rule | None:
         wrong = "window_seconds" if error.field == "period" else "burst" if rule.burst is not None else "limit"
         fields.report(wrong, error.reason)
     return rule
+
+
+def _read_window(fields: Fields, spec: FieldSpec) -> float | None:
+    is_calendar = fields.values.get("calendar") is not None
+    if is_calendar and fields.values.get(spec.name) is not None:
+        fields.report(spec.name, "is not allowed with calendar: leave one of them out")
+    seconds: float | None = None if is_calendar else fields.seconds(spec.name, None, required=True)
+    return seconds
+
+
+def _read_timezone(fields: Fields, spec: FieldSpec) -> str | None:
+    name: str | None = fields.text(spec.name, None, maximum=64)
+    if name is None:
+        return None
+    from crestgate.core.calendar import parse_zone
+
+    try:
+        return parse_zone(name)
+    except ConfigError as error:
+        fields.report(spec.name, error.reason)
+        return None
+
+
+def _calendar(fields: Fields, unit: str, algorithm: str) -> dict[str, Any]:
+    """The values that follow from a calendar window."""
+    if fields.has("algorithm") and algorithm != CALENDAR_ALGORITHM:
+        fields.report("algorithm", f"of a calendar window is {CALENDAR_ALGORITHM}, not {algorithm}: leave it out")
+    values: dict[str, Any] = {"algorithm": CALENDAR_ALGORITHM, "window_seconds": float(CALENDAR_UNITS[unit])}
+    return values if fields.has("timezone") else {**values, "timezone": DEFAULT_ZONE}
 
 
 def _identifier(fields: Fields, identifier: str, dimension: str) -> str:
@@ -257,6 +305,8 @@ def _read_limit(fields: Fields, spec: FieldSpec) -> int:
             pass
         else:
             instead = f"write limit: {parsed.count}, window_seconds: {_seconds_text(float(parsed.period))}"
+            if parsed.unit is not None:
+                instead = f"write limit: {parsed.count}, calendar: {parsed.unit}, timezone: {parsed.zone}"
             fields.report(spec.name, f"must be a number, not {value!r}: {instead}")
             return 0
     count: int = fields.integer(spec.name, required=True)
@@ -330,7 +380,21 @@ RULE_SPECS = (
         default=DEFAULT_RULE_ALGORITHM,
     ),
     FieldSpec("limit", replace(whole(), read=_read_limit), "Maximum in the window; 0 blocks.", required=True),
-    FieldSpec("window_seconds", SECONDS, "Length of the window.", required=True),
+    FieldSpec(
+        "window_seconds",
+        replace(SECONDS, read=_read_window),
+        "Length of the window. Required, unless there is `calendar`.",
+    ),
+    FieldSpec(
+        "calendar",
+        choice(CALENDAR_UNITS),
+        "In place of `window_seconds`: the unit of a calendar window. Its algorithm is `fixed_window`.",
+    ),
+    FieldSpec(
+        "timezone",
+        replace(text(64), read=_read_timezone),
+        "Time zone of a calendar window, such as `Europe/Berlin`; `UTC` by default.",
+    ),
     FieldSpec("burst", whole(minimum=1), "For buckets and gcra; the limit by default.", nullable=True),
     FieldSpec("mode", choice(MODES), "`enforce` by default; `shadow` only counts.", default="enforce"),
     FieldSpec("on_store_error", choice(FAILURE_POLICIES), "The service's setting by default.", nullable=True),
@@ -353,7 +417,7 @@ RULE_SPECS = (
 )
 """The declaration of a rule: the fields that are read, stored and returned, in the order of output."""
 RULE_FIELDS = tuple(spec.name for spec in RULE_SPECS)
-OPTIONAL = ("store", "origin")
+OPTIONAL = ("calendar", "timezone", "store", "origin")
 """Left out where there is none."""
 COMPUTED = frozenset(spec.name for spec in RULE_SPECS if spec.computed)
 ATTRIBUTES = {"expires_at": "expires_us", "created_at": "created_us", "updated_at": "updated_us"}
@@ -374,4 +438,4 @@ def rule_body_schema() -> dict[str, Any]:
 
 def rule_schema() -> dict[str, Any]:
     """The JSON schema of a rule in a response."""
-    return response_schema(RULE_SPECS, "A rule in a response.", optional=list(OPTIONAL))
+    return response_schema(RULE_SPECS, "A rule in a response.", optional=["window_seconds", *OPTIONAL])

@@ -403,7 +403,7 @@ def counter_key(entry: CompiledRule, keys: dict[str, str]) -> str:
     return key
 
 
-def _order(chosen: ResolvedRule) -> tuple[bool, int, str, str, float]:
+def _order(chosen: ResolvedRule) -> tuple[bool, int, str, str, tuple[float, str]]:
     entry = chosen[1]
     return entry.shadow, *entry.order
 

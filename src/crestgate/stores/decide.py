@@ -71,7 +71,7 @@ def _take(members: Sequence[Member], counters: Sequence[StoredCounter], now: i64
     for member, counter in zip(members, counters, strict=True):
         algorithm, cost = member.algorithm, member.cost
         if counter.state is not None:
-            _rebase(counter, now)
+            _rebase(counter, algorithm, now)
         step = None if cost > algorithm.ceiling else _step(algorithm, counter, now, cost)
         steps.append(step)
         if member.binds and (step is None or not step[0]):
@@ -97,11 +97,14 @@ def _take(members: Sequence[Member], counters: Sequence[StoredCounter], now: i64
     return outcomes
 
 
-def _rebase(counter: StoredCounter, now: i64) -> None:
+def _rebase(counter: StoredCounter, algorithm: Algorithm, now: i64) -> None:
     """Rebase a counter that is more than a period ahead of the clock, and write that."""
     state, writer = counter.state, counter.writer
     if state is not None and writer is not None and writer.needs_rebase(state, now):
-        state.rebase(now // writer.tick)
+        if _same_shape(writer, algorithm):
+            algorithm.rebase(state, now)
+        else:
+            state.rebase(now // writer.tick)
         counter.changed()
 
 
@@ -144,7 +147,7 @@ def _give_back(member: Member, counter: StoredCounter, now: i64) -> None:
     state = counter.state
     if state is None or not algorithm.capacity:
         return
-    _rebase(counter, now)
+    _rebase(counter, algorithm, now)
     if not _same_shape(counter.writer, algorithm):
         return
     back, time, a, b = algorithm.give_back(state, now, member.amount, member.tick, member.cost)

@@ -88,7 +88,7 @@ class MemoryStore(LocalStore):
                 allowed, at, a, b, remaining, wait, reset = algorithm.step(entry, now, cost)
                 if not allowed:
                     if at < entry.time:
-                        entry.rebase(at)
+                        algorithm.rebase(entry, now)
                 elif cost:
                     log = entry.log
                     if log is not None:
@@ -100,7 +100,7 @@ class MemoryStore(LocalStore):
                     entry.a = a
                     entry.b = b
                 elif at < entry.time:
-                    entry.rebase(at)
+                    algorithm.rebase(entry, now)
                 # LruTable.touch, inlined.
                 recent = self.inline_recent if entry.algorithm.inline else self.recent
                 last = recent.older

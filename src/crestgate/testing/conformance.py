@@ -7,7 +7,8 @@ yourself):
         def make_store(self, clock):
             return MyStore(clock=clock)
 
-Each test creates its own stores, on virtual time, and runs every algorithm in `algorithms`.
+Each test creates its own stores, on virtual time, and runs every algorithm in `algorithms`. Calendar windows need a
+time zone database: the machine's, or the extra `tz`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from crestgate.testing.clock import FakeClock
 __all__ = ["StoreConformance"]
 
 START = 1_700_000_000.25
+CLOCK_CHANGE = 1_774_612_800.25  # 2026-03-27 12:00 UTC
 STRANGE_KEYS = (
     "a", "A", "\u00e1", "a\u0301", "a ", " a", "a\t", "a\n", "a\x00", "a\x00b", "a:b", "a/b", "a{b}", "{a}b", "a|b",
     "a%62", "a%", "ab", "\u00df", "ss", "\ufb03", "ffi", "\u00e9" * 512, "k" * 1024, "\U0001f6a6", "\U0001f6a6" * 2,
@@ -184,6 +186,48 @@ class StoreConformance:
             apply(store, Op.CHARGE, Member("key", algorithm, 50))
             assert peek(store, larger).remaining <= 10, algorithm.limit
 
+    # -- calendar windows -------------------------------------------------------------------------------------------
+
+    def test_calendar_window_ends_with_the_civil_day(self) -> None:
+        for zone, hours in (("UTC", (24, 24, 24)), ("Europe/Berlin", (24, 23, 24)), ("Asia/Kathmandu", (24, 24, 24))):
+            for store, clock, day in self._calendars(f"5/calendar day in {zone}"):
+                clock.advance(take(store, day).reset_after)
+                for length in hours:  # 28 to 30 March 2026
+                    full = take(store, day, cost=5)
+                    assert (full.allowed, full.reset_after) == (True, length * 3600), (zone, length)
+                    clock.advance(length * 3600 - 0.000001)
+                    assert not take(store, day).allowed, (zone, length, "one tick early")
+                    clock.advance(0.000001)
+
+    def test_calendar_months_have_their_own_lengths(self) -> None:
+        for store, clock, month in self._calendars("5/calendar month in Europe/Berlin"):
+            clock.advance(take(store, month).reset_after)
+            for hours in (30 * 24, 31 * 24, 30 * 24, 31 * 24, 31 * 24, 30 * 24, 31 * 24 + 1, 30 * 24):  # from April
+                used = take(store, month, cost=3)
+                assert (used.remaining, used.reset_after) == (2, hours * 3600)
+                clock.advance(hours * 3600)
+
+    def test_give_back_stays_in_its_calendar_window(self) -> None:
+        for store, clock, day in self._calendars("5/calendar day in Europe/Berlin"):
+            outcome = apply(store, Op.TAKE, Member("key", day, 4))[0]
+            apply(store, Op.GIVE_BACK, Member("key", day, 4, True, outcome.tick, 1))
+            assert peek(store, day).remaining == 2
+            clock.advance(outcome.decision.reset_after)
+            take(store, day, cost=4)
+            apply(store, Op.GIVE_BACK, Member("key", day, 4, True, outcome.tick, 3))
+            assert peek(store, day).remaining == 1, "it was taken in another window"
+
+    def test_changed_calendar_limit_keeps_usage(self) -> None:
+        for store, clock, day in self._calendars("100/calendar day in Europe/Berlin"):
+            take(store, day, cost=60)
+            for text in ("1000/calendar day in Europe/Berlin", "1000/calendar month in Asia/Tokyo", "1000/minute"):
+                assert peek(store, build(Limit.parse(text), "limit")).remaining == 940, text
+            clock.advance(peek(store, day).reset_after)
+            for text in ("1000/calendar day in Europe/Berlin", "1000/calendar month in Asia/Tokyo", "1000/minute"):
+                assert peek(store, build(Limit.parse(text), "limit")).remaining == 1000, text
+            take(store, build(Limit.parse("1000/minute"), "limit"), cost=60)
+            assert peek(store, day).remaining == 40
+
     # -- chains and batches -----------------------------------------------------------------------------------------
 
     def test_chain_is_all_or_nothing(self) -> None:
@@ -248,6 +292,14 @@ class StoreConformance:
             clock = FakeClock(START)
             store = self.make_store(clock)
             yield store, clock, self._build(name, count, period)
+            store.close()
+
+    def _calendars(self, text: str) -> Iterator[tuple[Store, FakeClock, Algorithm]]:
+        """A new store on a new clock, shortly before the clocks change in Europe, for stores with fixed windows."""
+        if "fixed_window" in self.algorithms:
+            clock = FakeClock(CLOCK_CHANGE)
+            store = self.make_store(clock)
+            yield store, clock, build(Limit.parse(text), "limit")
             store.close()
 
     def _build(self, algorithm: str, count: int, period: float, name: str = "limit") -> Algorithm:

@@ -65,6 +65,8 @@ def _apply(store: Store, op: Op, member: Member) -> Outcome:
 
 
 def _algorithm(limit: dict[str, Any]) -> Algorithm:
+    if limit["algorithm"].startswith("calendar "):
+        return build(Limit.parse(f"{limit['count']}/{limit['algorithm']}"), "vectors")
     burst = limit["burst"] if limit["count"] else None
     return build(Limit(limit["count"], limit["period_us"] / 1_000_000, burst, limit["algorithm"]), "vectors")
 

@@ -131,3 +131,16 @@ def test_control_characters_in_ids_are_escaped(run: Run, folder: Path) -> None:
     )
     run("rules", "apply", "-f", "odd.yaml")
     assert "[red]x\\x1b[31m" in run("rules", "list").out
+
+
+def test_calendar_rule_is_applied_listed_and_written_out(run: Run, folder: Path) -> None:
+    (folder / "calendar.yaml").write_text(
+        "rules: [{rule_id: budget, dimension: user, limit: 1000, calendar: month, timezone: europe/berlin}]\n"
+    )
+    assert run("rules", "apply", "-f", "calendar.yaml").code == 0
+    assert "1000/calendar month in Europe/Berlin" in run("rules", "list").out
+    (folder / "dump.yaml").write_text(run("rules", "list", "--yaml").out)
+    assert run("rules", "diff", "-f", "dump.yaml") == (0, "no differences, 1 compared\n", "")
+    made = run("override", "acme", "budget", "5", "--for", "2h")
+    assert "acme: 5 per calendar month in Europe/Berlin until" in made.out
+    assert "calendar month in Europe/Berlin" in run("override", "list").out

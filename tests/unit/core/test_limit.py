@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from crestgate import ConfigError, Limit
 from crestgate.core.algorithms import ALGORITHMS
+from crestgate.core.calendar_units import CALENDAR_UNITS
 
 SIX = ("token_bucket", "leaky_bucket", "fixed_window", "sliding_window_log", "sliding_window_counter", "gcra")
 DAY = 86_400
@@ -42,6 +45,18 @@ READ = [
     ("10/second burst 20", Limit(10, 1, 20)),
     ("1000/day using fixed_window", Limit(1000, DAY, algorithm="fixed_window")),
     ("0/minute", Limit(0, 60)),
+    ("1000/calendar month", Limit.calendar(1000, "month")),
+    ("1000 PER Calendar Months in utc", Limit.calendar(1000, "month")),
+    ("50/calendar day in Europe/Berlin", Limit.calendar(50, "day", "Europe/Berlin")),
+    ("50/calendar d in europe/berlin using fixed_window", Limit.calendar(50, "day", "Europe/Berlin")),
+    (
+        "5/calendar quarter in America/Argentina/Buenos_Aires",
+        Limit.calendar(5, "quarter", "America/Argentina/Buenos_Aires"),
+    ),
+    ("5/calendar hour in Etc/GMT+5", Limit.calendar(5, "hour", "Etc/GMT+5")),
+    ("5/calendar week in America/Port-au-Prince", Limit.calendar(5, "week", "America/Port-au-Prince")),
+    ("5/calendar year in GMT0", Limit.calendar(5, "year", "GMT0")),
+    ("0/calendar minute", Limit.calendar(0, "minute")),
 ]
 
 
@@ -143,6 +158,71 @@ def test_parse_rejects_a_chain() -> None:
 def test_invalid_limits_are_rejected(arguments: tuple[object, ...], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         Limit(*arguments)  # type: ignore[arg-type]  # wrong on purpose
+
+
+CALENDAR_REFUSED = [
+    ("5/calendar", "the unit of the calendar window is missing"),
+    ("5/calendar 2 months", "it has no number"),
+    ("5/calendar fortnight", "unknown unit 'fortnight'"),
+    ("5/calendar ms", "unknown unit 'ms'"),
+    ("5/calendar second", "unknown unit 'second'"),
+    ("5/calendar day in", "the time zone is missing"),
+    ("5/calendar day in ; 5/s", "the time zone is missing"),
+    ("5/calendar day in Mars/Olympus", "'Mars/Olympus' is not in the time zone database"),
+    ("5/calendar day burst 5", "has no burst"),
+    ("5/calendar day in UTC burst 3", "has no burst"),
+    ("5/calendar day using gcra", "is fixed_window, not 'gcra'"),
+    ("5/calendar day in UTC now", "unexpected 'now'"),
+    ("5/day in UTC", "unexpected 'in'"),
+]
+
+
+@pytest.mark.parametrize(("text", "problem"), CALENDAR_REFUSED, ids=[text for text, _ in CALENDAR_REFUSED])
+def test_wrong_calendar_limit_is_rejected(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Limit.parse(text)
+    assert problem in str(caught.value)
+    assert "\n    5/" in str(caught.value), "it shows the text"
+
+
+@pytest.mark.parametrize("unit", CALENDAR_UNITS)
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Etc/GMT-14", "America/North_Dakota/New_Salem", "EST5EDT"])
+def test_calendar_limit_round_trips(unit: str, zone: str) -> None:
+    limit = Limit.calendar(7, unit, zone)
+    read = Limit.parse(str(limit))
+    assert (read, hash(read), repr(read)) == (limit, hash(limit), repr(limit))
+    assert eval(repr(limit), {"Limit": Limit}) == limit
+    assert pickle.loads(pickle.dumps(limit)) == limit
+    assert replace(limit, count=8) == Limit.calendar(8, unit, zone)
+    assert (limit.algorithm, limit.unit, limit.zone, limit.burst) == ("fixed_window", unit, zone, None)
+
+
+def test_calendar_limits_differ_by_unit_zone_and_from_periods() -> None:
+    day = Limit.calendar(5, "day")
+    others = [Limit.calendar(5, "day", "Europe/Berlin"), Limit.calendar(5, "week"), Limit(5, DAY, None, "fixed_window")]
+    assert all(day != other for other in others)
+    assert len({str(one) for one in (day, *others)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("unit", "zone", "field"),
+    [
+        ("decade", "UTC", "unit"),
+        (["day"], "UTC", "unit"),
+        (None, "UTC", "unit"),
+        ("day", "Nowhere", "zone"),
+        ("day", 3, "zone"),
+    ],
+)
+def test_wrong_unit_or_zone_is_named(unit: str, zone: str, field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Limit.calendar(5, unit, zone)
+    assert caught.value.field == field
+
+
+def test_period_of_a_calendar_limit_belongs_to_its_unit() -> None:
+    with pytest.raises(ConfigError, match=r"Limit\.calendar"):
+        Limit(5, 60, algorithm="fixed_window", unit="day")
 
 
 def test_name_does_not_affect_equality() -> None:

@@ -120,6 +120,7 @@ def test_retry_after_is_the_longest_wait() -> None:
         ("7/1500ms", {"q": 7, "w": 2}),
         ("7/1000ms", {"q": 7, "w": 1}),
         ("5/month using fixed_window", {"q": 5, "w": 2_592_000}),
+        ("5/calendar month in Europe/Berlin", {"q": 5}),  # no month is as long as the next
     ],
 )
 def test_policy_is_the_count_and_the_period_rounded_up(notation: str, policy: dict[str, int]) -> None:

@@ -81,7 +81,7 @@ def test_example_of_the_spec() -> None:
     assert rule is not None
     assert list(rule.to_data()) == list(data)
     assert Rule.stored(rule.body(), 3, 1_769_860_800_000_000, 1_769_860_800_000_000).to_data() == data
-    assert set(data) | {"origin", "store"} == set(RULE_FIELDS)
+    assert set(data) | {"calendar", "timezone", "origin", "store"} == set(RULE_FIELDS)
 
 
 # -- fields that have several spellings -----------------------------------------------------------------------------

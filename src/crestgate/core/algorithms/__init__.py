@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crestgate.core.algorithms.algorithm import Algorithm
+from crestgate.core.algorithms.calendar_window import CALENDAR_WINDOW, build_calendar_window
 from crestgate.core.algorithms.custom import CustomAlgorithm, PureStep, Verdict
 from crestgate.core.algorithms.fixed_window import FixedWindow
 from crestgate.core.algorithms.gcra import Gcra
@@ -28,10 +29,16 @@ class AlgorithmKind(NamedTuple):
     takes_burst: bool
 
 
+def _fixed_window(limit: Limit, name: str) -> Algorithm:
+    if limit.unit is not None and limit.zone is not None:
+        return build_calendar_window(limit, name, limit.unit, limit.zone)
+    return FixedWindow(limit, name)
+
+
 ALGORITHMS: dict[str, AlgorithmKind] = {
     "token_bucket": AlgorithmKind(TokenBucket, takes_burst=True),
     "leaky_bucket": AlgorithmKind(LeakyBucket, takes_burst=True),
-    "fixed_window": AlgorithmKind(FixedWindow, takes_burst=False),
+    "fixed_window": AlgorithmKind(_fixed_window, takes_burst=False),
     "sliding_window_log": AlgorithmKind(SlidingWindowLog, takes_burst=False),
     "sliding_window_counter": AlgorithmKind(SlidingWindowCounter, takes_burst=False),
     "gcra": AlgorithmKind(Gcra, takes_burst=True),
@@ -70,7 +77,7 @@ def register_algorithm(name: str, step: PureStep, *, takes_burst: bool = False) 
         raise ConfigError(f"algorithm name {name!r} must be a lower-case identifier, such as 'my_window'")
     if not callable(step):
         raise ConfigError(f"algorithm {name!r}: its step must be a function, not {step!r}")
-    if name in ALGORITHMS:
+    if name in ALGORITHMS or name == CALENDAR_WINDOW:
         raise ConfigError(f"algorithm {name!r} is already registered")
 
     def build_registered(limit: Limit, counter: str) -> Algorithm:

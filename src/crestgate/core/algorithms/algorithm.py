@@ -69,6 +69,9 @@ class Algorithm:
     """Ticks in one period."""
     shape: tuple[str, int, int, int]
     """States of equal shapes are compatible; others are carried over as units used."""
+    stored_as: tuple[str, int, int, int]
+    """What stores write beside a state, to know later which limit wrote it: name of the algorithm, count, capacity,
+    period in microseconds."""
     recovery_us: i64
     """Microseconds until a full counter has recovered; approximate, for expiry."""
     keeps_log: bool
@@ -97,6 +100,7 @@ class Algorithm:
         self.tick = tick
         self.period = limit.period_us // tick
         self.shape = (limit.algorithm, shaping_count, limit.period_us, tick)
+        self.stored_as = (limit.algorithm, limit.count, capacity, limit.period_us)
         self.recovery_us = limit.period_us
         self.keeps_log = False
         self.inline = False
@@ -145,6 +149,10 @@ class Algorithm:
     def needs_rebase(self, state: State, now: i64) -> bool:
         """Whether the state is more than one period ahead of the clock."""
         return state.time - now // self.tick > self.period
+
+    def rebase(self, state: State, now: i64) -> None:
+        """Move a state of this shape that needs a rebase to now."""
+        state.rebase(now // self.tick)
 
     def instant(self, state: State, now: i64) -> i64:
         """The tick at which a state is evaluated: now, but not before the state's own time (see above)."""

@@ -49,7 +49,7 @@ def rules_for_all(dimension: str, rule_id: str, name: str, *notations: str) -> l
     [('x', 5, 1.0), ('x#2', 100, 60.0)]
     """
     limits = [limit for text in notations for limit in Limit.parse_chain(text)]
-    windows = [limit.period_us for limit in limits]
+    windows = [(limit.period_us, limit.unit, limit.zone) for limit in limits]
     if len(set(windows)) < len(windows):
         raise ConfigError("has two limits of one period, which would share a counter: write one of them")
     return [
@@ -61,6 +61,8 @@ def rules_for_all(dimension: str, rule_id: str, name: str, *notations: str) -> l
             window_seconds=float(limit.period),
             burst=limit.burst,
             algorithm=limit.algorithm,
+            calendar=limit.unit,
+            timezone=limit.zone,
         )
         for position, limit in enumerate(limits, 1)
     ]

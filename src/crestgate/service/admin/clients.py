@@ -144,7 +144,8 @@ def _limits_of(rules: RuleSet, client: str) -> tuple[list[CompiledRule], list[di
 
 def _default(rule: Rule) -> dict[str, Any]:
     """A default limit in the format of a configured one; without an interval if no unit fits."""
-    unit = next((name for name, seconds in UNITS.items() if seconds == rule.window_seconds), None)
+    units = UNITS.items() if rule.calendar is None else ()
+    unit = next((name for name, seconds in units if seconds == rule.window_seconds), None)
     interval = None if unit is None else {"timeUnit": unit, "maxRequests": rule.limit}
     return {"limitType": "DEFAULT", "limitName": GLOBAL, "timeIntervalLimit": interval}
 

@@ -152,7 +152,9 @@ class EffectiveLimit(Model):
     tier: str
     algorithm: str
     mode: Literal["enforce", "shadow"]
-    window_seconds: float
+    window_seconds: Annotated[float, Field(description="Of a calendar window the longest: 31 days for a month.")]
+    calendar: Annotated[str, Field(description="Only of a calendar window: its unit, such as `month`.")] = ""
+    timezone: Annotated[str, Field(description="Only of a calendar window: its time zone.")] = ""
     expires_at: Timestamp | None
     limit: Count
     remaining: Count

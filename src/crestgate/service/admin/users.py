@@ -159,6 +159,7 @@ def _limit(rule: Rule, decision: Decision) -> dict[str, Any]:
         "algorithm": rule.algorithm,
         "mode": rule.mode,
         "window_seconds": rule.window_seconds,
+        **({} if rule.calendar is None else {"calendar": rule.calendar, "timezone": rule.timezone}),
         "expires_at": format_timestamp(rule.expires_us),
         **numbers(decision),
     }

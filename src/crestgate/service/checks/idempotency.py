@@ -133,6 +133,8 @@ def _fingerprint(checks: Sequence[CheckBody], batch: bool) -> bytes:
 
 def _note_of(member: Member) -> LimitNote:
     limit = member.algorithm.limit
+    if limit.unit is not None:  # in notation: older versions, which cannot read it, have no calendar windows
+        return limit.count, limit.period_us, None, str(limit), member.algorithm.label, member.binds
     return limit.count, limit.period_us, limit.burst, limit.algorithm, member.algorithm.label, member.binds
 
 
@@ -141,7 +143,7 @@ def _algorithm_of(note: LimitNote) -> Algorithm:
     if algorithm is None:
         count, period_us, burst, name, label, _ = note
         try:
-            limit = Limit(count, Fraction(period_us, 1_000_000), burst, name)
+            limit = Limit.parse(name) if "/" in name else Limit(count, Fraction(period_us, 1_000_000), burst, name)
         except ConfigError as error:  # a custom algorithm that was registered then
             raise ApiError(409, f"the recorded response cannot be decoded: {error}") from None
         algorithm = _algorithms[note] = build(limit, label, label)

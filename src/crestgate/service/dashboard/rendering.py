@@ -117,7 +117,9 @@ def _environment() -> Environment:
 
 
 def _words(rule: Rule) -> str:
-    return words.limit_in_words(rule.limit, rule.window_seconds, rule.burst, rule.algorithm)
+    return words.limit_in_words(
+        rule.limit, rule.window_seconds, rule.burst, rule.algorithm, rule.calendar, rule.timezone
+    )
 
 
 def _query(values: Mapping[str, Any], **changes: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from crestgate.core.calendar_units import DEFAULT_ZONE
 from crestgate.rules.rule import Rule
 
 __all__ = ["ago", "duration", "limit_in_words", "local_time", "number", "rate", "scope_in_words"]
@@ -12,17 +13,22 @@ UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 BURSTS = ("token_bucket", "leaky_bucket", "gcra")
 
 
-def limit_in_words(limit: int, seconds: float, burst: int | None, algorithm: str) -> str:
+def limit_in_words(
+    limit: int, seconds: float, burst: int | None, algorithm: str, calendar: str | None = None, zone: str | None = None
+) -> str:
     """A limit as a person would say it.
 
     >>> limit_in_words(100, 60, 20, "token_bucket")
     '100 requests per minute, bursts up to 20'
     >>> limit_in_words(1, 90, None, "fixed_window"), limit_in_words(0, 60, None, "gcra")
     ('1 request per 90 seconds', 'no requests at all')
+    >>> limit_in_words(1000, 0, None, "fixed_window", "month", "Europe/Berlin")
+    '1,000 requests per calendar month in Europe/Berlin'
     """
     if limit == 0:
         return "no requests at all"
-    text = f"{limit:,} request{'' if limit == 1 else 's'} per {_period(seconds)}"
+    period = _period(seconds) if calendar is None else f"calendar {calendar} in {zone or DEFAULT_ZONE}"
+    text = f"{limit:,} request{'' if limit == 1 else 's'} per {period}"
     if algorithm in BURSTS and burst is not None:
         text += f", bursts up to {burst:,}"
     return text

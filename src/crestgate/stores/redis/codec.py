@@ -17,11 +17,13 @@ from collections.abc import Callable, Sequence
 from typing import final
 
 from crestgate.core.algorithms.algorithm import MAX_SAFE_INTEGER, Algorithm
+from crestgate.core.algorithms.calendar_window import CalendarWindow
 from crestgate.core.algorithms.level import Level
 from crestgate.core.bounded_cache import BoundedCache
 from crestgate.core.decision import Decision
 from crestgate.core.redaction import mask_api_key
 from crestgate.errors import StoreError
+from crestgate.runtime.clock import Clock, MachineClock, wall_minus_monotonic
 from crestgate.stores.idempotency import group_by_record
 from crestgate.stores.idempotency_codec import decode_record, encode_claim, encode_header
 from crestgate.stores.port import (
@@ -44,6 +46,7 @@ KINDS = {  # script.py makes them constants of the Lua script: TOKEN_BUCKET and 
     "sliding_window_log": 4,
     "sliding_window_counter": 5,
     "gcra": 6,
+    "calendar_window": 8,
 }
 OPS = {Op.TAKE: 1, Op.PEEK: 2, Op.RESET: 3, Op.CHARGE: 4, Op.GIVE_BACK: 5}
 RECORD_OPS = {Op.CLAIM: 8, Op.SAVE: 9, Op.RELEASE: 10}
@@ -52,6 +55,12 @@ MAX_CACHED_LIMITS = 4096
 
 _BATCH = struct.Struct(">qHH")
 _LIMIT = struct.Struct(">BI5q")
+_SEGMENT = struct.Struct(">2q")
+_DAY_US = 86_400_000_000
+_SEGMENTS_BEFORE_US, _SEGMENTS_AFTER_US = 10 * _DAY_US, 100 * _DAY_US
+"""How much time around its clock a client sends the windows of a calendar limit for."""
+_REFRESH_US = 50 * _DAY_US
+"""How long it sends the same ones."""
 _REQUEST = struct.Struct(">BH")
 _MEMBER = struct.Struct(">HHBIqI")
 _TIME = struct.Struct(">q")
@@ -79,18 +88,22 @@ EncodedLimit = tuple[bytes, bytes]
 
 @final
 class BatchEncoder:
-    """Encodes batches. `tag_of` gives the hash tag of a subject, in a cluster."""
+    """Encodes batches. `tag_of` gives the hash tag of a subject, in a cluster. `clock` is roughly the server's, for the
+    windows of calendar limits."""
 
-    def __init__(self, prefix: str, tag_of: Callable[[bytes], bytes] | None = None) -> None:
+    def __init__(self, prefix: str, tag_of: Callable[[bytes], bytes] | None = None, clock: Clock | None = None) -> None:
         self.prefix = escape(prefix) + b":"
         self.tag_of = tag_of
+        self.clock: Clock = MachineClock(wall_minus_monotonic()) if clock is None else clock
         self.limits: dict[Algorithm, EncodedLimit] = BoundedCache(MAX_CACHED_LIMITS)
+        self.calendars: dict[Algorithm, tuple[int, EncodedLimit]] = BoundedCache(MAX_CACHED_LIMITS)
+        """Calendar limits are not in `limits`: they are encoded again as time goes on."""
 
     def encode(self, batch: Sequence[Request], now: int) -> tuple[tuple[str | bytes | int, ...], int]:
         """The script's arguments (number of keys, distinct keys, batch), and the maximum size of its reply."""
         if len(batch) == 1 and batch[0].op is Op.TAKE and len(batch[0].members) == 1 and batch[0].record is None:
             member = batch[0].members[0]
-            limit, name = self.limits.get(member.algorithm) or self.encode_limit(member.algorithm)
+            limit, name = self.limits.get(member.algorithm) or self.encode_limit(member.algorithm, now)
             subject = member.key.encode("utf-8", "surrogatepass")
             key = self.prefix + name + subject if self.tag_of is None else self.key(name, member.key)
             one = _MEMBER.pack(1, 1, 1 if member.binds else 0, member.cost, 0, 0)
@@ -104,19 +117,20 @@ class BatchEncoder:
             if request.record is not None:
                 max_bytes += _STORED.size + MAX_RECORD_BYTES
                 records = True
-        pieces = self.requests_with_records(batch, keys, limits) if records else self.requests(batch, keys, limits)
+        encoded = self.requests_with_records if records else self.requests
+        pieces = encoded(batch, now, keys, limits)
         body = b"".join((_BATCH.pack(now, len(limits), len(batch)), *limits, *pieces))
         return (len(keys), *[self.key(name, subject) for name, subject in keys], body), max_bytes
 
     def requests(
-        self, batch: Sequence[Request], keys: dict[tuple[bytes, str], int], limits: dict[bytes, int]
+        self, batch: Sequence[Request], now: int, keys: dict[tuple[bytes, str], int], limits: dict[bytes, int]
     ) -> list[bytes]:
         """Encode requests without records; new keys and limits are added to the numbered ones."""
         pieces: list[bytes] = []
         for request in batch:
             pieces.append(_REQUEST.pack(OPS[request.op], len(request.members)))
             for member in request.members:
-                limit, name = self.limits.get(member.algorithm) or self.encode_limit(member.algorithm)
+                limit, name = self.limits.get(member.algorithm) or self.encode_limit(member.algorithm, now)
                 key = name, member.key
                 pieces.append(
                     _MEMBER.pack(
@@ -131,7 +145,7 @@ class BatchEncoder:
         return pieces
 
     def requests_with_records(
-        self, batch: Sequence[Request], keys: dict[tuple[bytes, str], int], limits: dict[bytes, int]
+        self, batch: Sequence[Request], now: int, keys: dict[tuple[bytes, str], int], limits: dict[bytes, int]
     ) -> list[bytes]:
         """Encode requests of which some have a record. A record fits a few thousand members: their keys' numbers fit
         into two bytes."""
@@ -139,7 +153,7 @@ class BatchEncoder:
         for requests in group_by_record(batch):
             record = requests[0].record
             if record is None:
-                pieces += self.requests(requests, keys, limits)
+                pieces += self.requests(requests, now, keys, limits)
                 continue
             op = requests[0].op
             key = keys.setdefault((_RECORD_NAME, record.name), len(keys) + 1)
@@ -147,7 +161,7 @@ class BatchEncoder:
                 value = record.encoded if op is Op.SAVE else encode_claim(record)
                 pieces += (_RECORD.pack(RECORD_OPS[op], 0, key, len(value), 0), value)
             else:
-                group = b"".join((*self.requests(requests, keys, limits), _END))
+                group = b"".join((*self.requests(requests, now, keys, limits), _END))
                 value = encode_header(record)
                 pieces += (_RECORD.pack(_GROUP, 0, key, len(value), len(group)), value, group)
         return pieces
@@ -162,8 +176,10 @@ class BatchEncoder:
             return self.prefix + name + encoded
         return b"%b{%b}:%b%b" % (self.prefix, self.tag_of(encoded), name, encoded)
 
-    def encode_limit(self, algorithm: Algorithm) -> EncodedLimit:
+    def encode_limit(self, algorithm: Algorithm, now: int = SERVER_TIME) -> EncodedLimit:
         """Encode a limit, and cache it."""
+        if isinstance(algorithm, CalendarWindow):
+            return self.encode_calendar(algorithm, now)
         limit = algorithm.limit
         unit, rate = (algorithm.unit, algorithm.rate) if isinstance(algorithm, Level) else (0, 0)
         encoded = _LIMIT.pack(
@@ -177,6 +193,21 @@ class BatchEncoder:
         )
         self.limits[algorithm] = encoded, escape(algorithm.name) + b":"
         return self.limits[algorithm]
+
+    def encode_calendar(self, algorithm: CalendarWindow, now: int) -> EncodedLimit:
+        """Encode a calendar limit with its windows around now, and cache it for a while."""
+        if now == SERVER_TIME:
+            now = self.clock.ticks()
+        cached = self.calendars.get(algorithm)
+        if cached is not None and -_DAY_US <= now - cached[0] <= _REFRESH_US:
+            return cached[1]
+        segments = algorithm.segments(now - _SEGMENTS_BEFORE_US, now + _SEGMENTS_AFTER_US)
+        name, identity, capacity, period = algorithm.stored_as
+        numbers = _LIMIT.pack(KINDS[name], algorithm.tick, period, identity, capacity, 0, len(segments))
+        encoded = numbers + b"".join([_SEGMENT.pack(start, length) for start, length in segments])
+        limit = encoded, escape(algorithm.name) + b":"
+        self.calendars[algorithm] = now, limit
+        return limit
 
 
 def escape(text: str) -> bytes:

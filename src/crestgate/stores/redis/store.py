@@ -83,7 +83,7 @@ class RedisStore(RemoteStore):
         self.title = f"Redis at {topology.address}"
         self._cluster = topology if isinstance(topology, ClusterTopology) else None
         self.several_nodes = self._cluster is not None
-        self._encoder = BatchEncoder(prefix, self._cluster.tag_of if self._cluster is not None else None)
+        self._encoder = BatchEncoder(prefix, self._cluster.tag_of if self._cluster is not None else None, self.clock)
         self._single = clock is None and not topology.can_change()
         """Most batches are one command for one known server, and need no exchange."""
         self._breakers: dict[ServerAddress, Breaker] = {}

@@ -13,6 +13,7 @@ from typing import final
 
 from crestgate.core.algorithms import ALGORITHMS, build
 from crestgate.core.algorithms.algorithm import MAX_SAFE_INTEGER, Algorithm
+from crestgate.core.algorithms.calendar_window import CALENDAR_WINDOW, calendar_writer
 from crestgate.core.bounded_cache import BoundedCache
 from crestgate.core.limit import Limit
 from crestgate.errors import ConfigError
@@ -20,9 +21,10 @@ from crestgate.errors import ConfigError
 __all__ = ["Signature", "SlotWriters"]
 
 MAX_CACHED = 10_000
+_CALENDAR_CODE = zlib.crc32(CALENDAR_WINDOW.encode())
 
 Signature = tuple[int, int, int, int]
-"""Count, capacity, period in microseconds, and CRC-32 of the algorithm's name."""
+"""Count, capacity, period in microseconds, and CRC-32 of the algorithm's name (`Algorithm.stored_as`)."""
 
 
 @final
@@ -40,8 +42,8 @@ class SlotWriters:
             return signed[1]
         signature = self.signatures.get(algorithm)
         if signature is None:
-            limit = algorithm.limit
-            signature = limit.count, algorithm.capacity, limit.period_us, zlib.crc32(limit.algorithm.encode())
+            name, count, capacity, period_us = algorithm.stored_as
+            signature = count, capacity, period_us, zlib.crc32(name.encode())
             self.signatures[algorithm] = signature
         self.last_signed = (algorithm, signature)
         return signature
@@ -55,6 +57,8 @@ class SlotWriters:
 
     def rebuild(self, signature: Signature) -> Algorithm | None:
         count, capacity, period_us, code = signature
+        if code == _CALENDAR_CODE:
+            return calendar_writer(count, capacity, period_us)
         for name, kind in ALGORITHMS.items():
             if zlib.crc32(name.encode()) == code:
                 burst = capacity if kind.takes_burst and capacity != count else None

@@ -12,6 +12,7 @@ from typing import NamedTuple, final
 
 from crestgate.core.algorithms import ALGORITHMS, build
 from crestgate.core.algorithms.algorithm import MAX_SAFE_INTEGER, Algorithm
+from crestgate.core.algorithms.calendar_window import CALENDAR_WINDOW, calendar_writer
 from crestgate.core.bounded_cache import BoundedCache
 from crestgate.core.limit import Limit
 from crestgate.core.state import ListLog, State
@@ -62,10 +63,12 @@ class RowWriters:
 
     def rebuild(self, row: CounterRow) -> Algorithm | None:
         kind = ALGORITHMS.get(row.algorithm)
-        if kind is None:
+        if kind is None and row.algorithm != CALENDAR_WINDOW:
             return None
-        burst = row.capacity if kind.takes_burst else None
         try:
+            if kind is None:
+                return calendar_writer(row.limit_count, row.capacity, row.period_us)
+            burst = row.capacity if kind.takes_burst else None
             return build(Limit(row.limit_count, Fraction(row.period_us, 1_000_000), burst, row.algorithm), "")
         except ConfigError:
             return None
@@ -132,14 +135,10 @@ class RowCounter(StoredCounter):
         state, writer = self.state, self.writer
         if state is None or writer is None:
             return EMPTY_ROW._replace(dropped=self.dropped)
-        limit = writer.limit
         log = self.log()
         steps = -(-min(writer.available_at(state, self.now, 0), MAX_SAFE_INTEGER) // EXPIRY_STEP)
         return CounterRow(
-            limit.algorithm,
-            limit.count,
-            writer.capacity,
-            limit.period_us,
+            *writer.stored_as,
             state.time,
             state.a,
             state.b,

@@ -33,6 +33,20 @@ def test_effective_limits_with_live_counters(control: Control) -> None:
     assert control.get("/api/v1/users/alice/limits").json()["limits"][0]["current_count"] == 0
 
 
+def test_effective_limit_shows_its_calendar_window(control: Control) -> None:
+    budget = {"rule_id": "budget", "dimension": "user", "limit": 10, "calendar": "month", "timezone": "Asia/Tokyo"}
+    created = control.post("/api/v1/rules", budget)
+    assert created.status_code == 201
+    assert "window_seconds" not in created.json()
+    control.post("/api/v1/rules", ORDERS)
+    control.check(user="bob", path="/orders/1")
+    limits = {limit["rule"]: limit for limit in control.get("/api/v1/users/bob/limits").json()["limits"]}
+    found = limits["budget"]
+    assert (found["calendar"], found["timezone"], found["remaining"]) == ("month", "Asia/Tokyo", 9)
+    assert 0 < found["reset_after"] <= 31 * 86_400
+    assert "calendar" not in limits["orders"]
+
+
 def test_limits_are_paged(control: Control) -> None:
     for number in range(5):
         rule = {"rule_id": f"r{number}", "dimension": "user", "endpoint_pattern": f"/p{number}", "limit": 5}

@@ -41,3 +41,13 @@ def test_repeat_has_the_reset_time_of_the_first_answer(worker: Worker) -> None:
         first, repeat = check(worker, key), check(worker, key)
         assert (first.pop("reason"), repeat.pop("reason")) == ("ok", "replayed")
         assert repeat == first
+
+
+def test_repeat_under_a_calendar_limit_has_the_first_answer() -> None:
+    plans = {("plan", "gold"): {"limits": ["9/calendar month in Asia/Tokyo"]}}
+    worker = Worker(plans, store=MemoryStore(clock=RunningClock(1_700_000_000)))
+    first, repeat = check(worker, 1), check(worker, 1)
+    worker.close()
+    assert (first.pop("reason"), repeat.pop("reason")) == ("ok", "replayed")
+    assert (first["limit"], first["remaining"]) == (9, 8)
+    assert repeat == first

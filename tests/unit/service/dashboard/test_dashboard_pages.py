@@ -341,3 +341,26 @@ def test_limit_in_words_while_it_is_typed(dashboard: Dashboard) -> None:
     assert words.text == "100 requests per minute, bursts up to 20"
     assert dashboard.get("/dashboard/words?limit=x&window_seconds=").text == ""
     assert dashboard.get("/dashboard/words?limit=1&window_seconds=inf&algorithm=gcra").status_code == 200
+
+
+def test_calendar_rule_is_created_shown_and_edited(dashboard: Dashboard) -> None:
+    form = {**RULE, "rule_id": "c", "window_seconds": "60", "calendar": "month", "timezone": "europe/berlin"}
+    assert dashboard.post("/rules/new", form).status_code == 303
+    assert "per calendar month in Europe/Berlin" in dashboard.get("/rules/c").text
+    page = dashboard.get("/rules/c/edit")
+    assert '<option value="month" selected>each month</option>' in page.text
+    fields = dict(re.findall(r'<input[^>]* name="(\w+)"[^>]* value="([^"]*)"', page.text))
+    fields |= {"algorithm": "fixed_window", "dimension": "user", "mode": "enforce", "limit": "15", "calendar": "month"}
+    fields.pop("form_token")
+    assert dashboard.post("/rules/c/edit", fields).status_code == 303
+    rule = dashboard.control.get("/api/v1/rules/c").json()
+    assert (rule["limit"], rule["calendar"], rule["timezone"]) == (15, "month", "Europe/Berlin")
+    words = dashboard.get("/dashboard/words?limit=5&window_seconds=&burst=&algorithm=gcra&calendar=day&timezone=")
+    assert words.text == "5 requests per calendar day in UTC"
+
+
+def test_what_if_of_a_calendar_rule_has_its_window(dashboard: Dashboard) -> None:
+    dashboard.rule(rule_id="c", limit=10, window_seconds=None, calendar="day", timezone="Asia/Tokyo")
+    page = dashboard.get("/what-if?rule_id=c").text
+    assert '<option value="day" selected>each day</option>' in page
+    assert "10 requests per calendar day in Asia/Tokyo" in page

@@ -15,8 +15,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from crestgate.core.algorithms import ALGORITHMS
+from crestgate.core.calendar_units import CALENDAR_UNITS
 from crestgate.core.dimensions import DIMENSIONS
 from crestgate.core.failure_policies import FAILURE_POLICIES
+from crestgate.core.limit import CALENDAR_ALGORITHM
 from crestgate.errors import ConflictError, CrestgateError, NotFoundError, ReadOnlyError, ValidationError
 from crestgate.rules.rule import DEFAULT_RULE_ALGORITHM, MODES, Rule
 from crestgate.rules.timestamps import format_timestamp
@@ -33,7 +35,7 @@ __all__ = ["CHOICES", "EMPTY", "ROUTES", "limit_of_fields", "rule_body", "rule_f
 PAGE = 50
 MAX_SEARCH = 200
 TEXTS = ("name", "rule_id", "dimension", "identifier", "endpoint_pattern", "method", "tier", "algorithm", "mode")
-OPTIONAL_TEXTS = ("on_store_error", "store", "expires_at")
+OPTIONAL_TEXTS = ("calendar", "timezone", "on_store_error", "store", "expires_at")
 NUMBERS = ("limit", "window_seconds", "burst")
 EMPTY = {
     "name": "",
@@ -46,13 +48,21 @@ EMPTY = {
     "algorithm": DEFAULT_RULE_ALGORITHM,
     "limit": "100",
     "window_seconds": "60",
+    "calendar": "",
+    "timezone": "",
     "burst": "",
     "mode": "shadow",
     "on_store_error": "",
     "store": "",
     "expires_at": "",
 }
-CHOICES = {"dimensions": DIMENSIONS, "algorithms": tuple(ALGORITHMS), "modes": MODES, "policies": FAILURE_POLICIES}
+CHOICES = {
+    "dimensions": DIMENSIONS,
+    "algorithms": tuple(ALGORITHMS),
+    "calendar_units": tuple(CALENDAR_UNITS),
+    "modes": MODES,
+    "policies": FAILURE_POLICIES,
+}
 
 
 async def list_rules(site: Site, request: Request) -> Response:
@@ -150,7 +160,7 @@ async def delete(site: Site, request: Request, fields: dict[str, str]) -> Respon
 
 async def in_words(site: Site, request: Request) -> Response:
     """`GET /dashboard/words`: a limit in words, while it is typed."""
-    names = ("limit", "window_seconds", "burst", "algorithm")
+    names = ("limit", "window_seconds", "burst", "algorithm", "calendar", "timezone")
     text = limit_of_fields({name: request.query_params.get(name, "") for name in names})
     return PlainTextResponse(text, headers={**SECURITY_HEADERS, "Cache-Control": "no-store"})
 
@@ -184,8 +194,9 @@ def limit_of_fields(fields: Mapping[str, str]) -> str:
     """The limit of a form in words; empty while it is not valid."""
     with suppress(ValueError, OverflowError):
         burst = int(fields["burst"]) if fields.get("burst") else None
-        seconds = float(fields["window_seconds"])
-        return words.limit_in_words(int(fields["limit"]), seconds, burst, fields["algorithm"])
+        calendar, zone = fields.get("calendar") or None, fields.get("timezone") or None
+        seconds = float(fields["window_seconds"]) if calendar is None else 0.0
+        return words.limit_in_words(int(fields["limit"]), seconds, burst, fields["algorithm"], calendar, zone)
     return ""
 
 
@@ -193,7 +204,8 @@ def rule_fields(rule: Rule) -> dict[str, str]:
     """A rule as the fields of its form."""
     data = rule.to_data()
     fields = {name: "" if data.get(name) is None else str(data.get(name)) for name in EMPTY}
-    fields["window_seconds"] = f"{rule.window_seconds:.6f}".rstrip("0").rstrip(".")
+    if rule.calendar is None:
+        fields["window_seconds"] = f"{rule.window_seconds:.6f}".rstrip("0").rstrip(".")
     fields["expires_at"] = format_timestamp(rule.expires_us) or ""
     fields["version"] = str(rule.version)
     return fields
@@ -210,6 +222,11 @@ def rule_body(fields: Mapping[str, str]) -> dict[str, Any]:
         text = without_separators(fields.get(name, "").strip())
         if text:
             body[name] = _parsed(text)
+    if "calendar" in body:  # the form has both, and the algorithm of a new rule
+        body.pop("window_seconds", None)
+        body["algorithm"] = CALENDAR_ALGORITHM
+    else:
+        body.pop("timezone", None)
     return body
 
 

@@ -140,7 +140,7 @@
       clearTimeout(timer);
       timer = setTimeout(async () => {
         const query = new URLSearchParams();
-        for (const name of ["limit", "window_seconds", "burst", "algorithm"]) query.set(name, form.elements[name].value);
+        for (const name of ["limit", "window_seconds", "burst", "algorithm", "calendar", "timezone"]) query.set(name, form.elements[name]?.value ?? "");
         const response = await fetch("/dashboard/words?" + query);
         if (response.ok && !response.redirected) put(output, await response.text());
       }, 200);

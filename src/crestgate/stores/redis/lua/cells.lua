@@ -39,11 +39,11 @@ local function read_cell(key, alg)
 end
 
 -- The first step of TAKE and GIVE_BACK: rebase a counter that is more than a period ahead of the clock.
-local function rebase_if_ahead(cell, now)
+local function rebase_if_ahead(cell, alg, now)
   local state = cell.state
   if state then
     local at = floor(now / cell.tick)
-    if state.time > at and state.time - at > floor(cell.period_us / cell.tick) then slow_path().rebase(cell, at) end
+    if state.time > at and state.time - at > floor(cell.period_us / cell.tick) then slow_path().rebase(cell, at, alg) end
   end
 end
 

@@ -36,7 +36,7 @@ local function write(cell, alg, time, a, b, cost)
 end
 
 local function take_one(cell, alg, cost, now)
-  rebase_if_ahead(cell, now)
+  rebase_if_ahead(cell, alg, now)
   if alg.capacity == 0 or cost > alg.capacity then return peek(cell, alg, now, cost) end
   local allowed, time, a, b, remaining, wait, reset, seen, tick = step(cell, alg, now, cost)
   if not allowed then return peek(cell, alg, now, cost) end
@@ -58,7 +58,7 @@ local function take(members, now, replies)
   end
   local admitted = true
   for _, m in ipairs(members) do
-    rebase_if_ahead(m.cell, now)
+    rebase_if_ahead(m.cell, m.alg, now)
     if m.alg.capacity > 0 and m.cost <= m.alg.capacity then
       m.allowed, m.time, m.a, m.b, m.remaining, m.wait, m.reset, m.seen, m.tick = step(m.cell, m.alg, now, m.cost)
     end
@@ -92,6 +92,11 @@ for i = 1, limits_given do
     kind = kind, tick = tick, period = floor(period_us / tick), period_us = period_us, count = count,
     capacity = capacity, unit = unit, rate = rate, full = capacity * unit, implementation = implementation_of(kind),
   }
+  if kind == CALENDAR_WINDOW then -- its segments follow
+    local starts, lengths = {}, {}
+    for j = 1, rate do starts[j], lengths[j], at = unpack_from('>i8i8', batch, at) end
+    limits[i].starts, limits[i].lengths = starts, lengths
+  end
 end
 
 local cells, order, replies = {}, {}, {pack('>i8', now)}

@@ -54,7 +54,7 @@ local function make_slow_path()
   end
 
   -- Move a counter that is more than a period ahead of the clock.
-  function path.rebase(cell, at)
+  function path.rebase(cell, at, alg)
     local state = cell.state
     if state.log then
       log_entries().shift(state.log, at - state.time)
@@ -62,6 +62,9 @@ local function make_slow_path()
       state.b = state.b + (at - state.time)
     end
     state.time = at
+    if cell.kind == CALENDAR_WINDOW and same_shape(cell, alg) then
+      state.b = select(2, alg.implementation.window(alg, at))
+    end
     cell.changed = true
   end
 
@@ -74,7 +77,7 @@ local function make_slow_path()
     if cost <= 0 then return end
     if state and same_shape(cell, alg) then
       local time, a, b = alg.implementation.charge(alg, state, now, cost)
-      if time < state.time then path.rebase(cell, time) end
+      if time < state.time then path.rebase(cell, time, alg) end
       put(cell, time, a, b, cost)
       return
     end
@@ -84,7 +87,7 @@ local function make_slow_path()
   function path.give_back(cell, alg, now, amount, taken_at, cost)
     local state = cell.state
     if not state or alg.capacity == 0 then return end
-    rebase_if_ahead(cell, now)
+    rebase_if_ahead(cell, alg, now)
     if not same_shape(cell, alg) then return end
     local back, time, a, b = alg.implementation.give_back(alg, state, now, amount, taken_at, cost)
     if back == 0 then return end
