@@ -77,7 +77,8 @@ def test_mistakes_in_descriptor_files_are_reported_with_the_others() -> None:
     Path("etc/envoy.d/shop.yaml").write_text("domain: mail\n")
     assert messages("mode: other\nenvoy:\n  config: envoy.d\n  colour: red\n") == [
         "etc/crestgate.yaml:1: mode: must be one of service, embedded, not 'other'",
-        "etc/crestgate.yaml:4: envoy.colour: unknown field: there are config, negative_hits, x_ratelimit",
+        "etc/crestgate.yaml:4: envoy.colour: unknown field: there are config, negative_hits, x_ratelimit, "
+        "charge_beyond_limit, max_debt",
         "etc/envoy.d/mail.yaml:3: descriptors[0].key: is missing: write the key that requests have",
         "etc/envoy.d/shop.yaml:1: domain: 'mail' is the domain of etc/envoy.d/mail.yaml too: put all of its "
         "descriptors into one file",
@@ -86,7 +87,11 @@ def test_mistakes_in_descriptor_files_are_reported_with_the_others() -> None:
 
 MISTAKES = [
     ("envoy: envoy.d\n", "envoy: must be a mapping: write {config: …} around the path"),
-    ("envoy: [envoy.d]\n", "envoy: must be a mapping with config, negative_hits, x_ratelimit, not a list"),
+    (
+        "envoy: [envoy.d]\n",
+        "envoy: must be a mapping with config, negative_hits, x_ratelimit, charge_beyond_limit, max_debt, not a list",
+    ),
+    ("envoy: {max_debt: 0}\n", "envoy.max_debt: must be a whole number from 1 to 100, not 0"),
     ("envoy: {config: 5}\n", "envoy.config: must be text, not 5: write it in quotes, '5'"),
     ("envoy: {config: ''}\n", "envoy.config: must not be empty: write a string, or leave it out"),
     (
@@ -141,3 +146,10 @@ def test_x_ratelimit_is_off_by_default() -> None:
     assert messages("envoy: {x_ratelimit: often}\n") == [
         "etc/crestgate.yaml:1: envoy.x_ratelimit: must be true or false, not 'often'"
     ]
+
+
+def test_reported_hits_are_charged_up_to_one_full_limit_by_default() -> None:
+    envoy = loaded("").envoy
+    assert (envoy.charge_beyond_limit, envoy.max_debt) == (None, 100)
+    envoy = loaded("envoy: {config: envoy.d, charge_beyond_limit: false, max_debt: 20}\n").envoy
+    assert (envoy.charge_beyond_limit, envoy.max_debt) == (False, 20)

@@ -221,7 +221,7 @@ def test_every_field_of_a_section_has_a_variable() -> None:
     leaves = {leaf.upper() for leaf in leaves} - {"CRESTGATE_SERVER__TLS", "CRESTGATE_SERVER__LIMITS"}
     variables = {*ENVIRONMENT} - {"CRESTGATE_DEPRECATED"}
     tls = {f"CRESTGATE_SERVER__TLS__{name}" for name in ("CERTIFICATE", "KEY", "GRPC_CLIENT_CA")}
-    envoy = {f"CRESTGATE_ENVOY__{name}" for name in ("CONFIG", "NEGATIVE_HITS", "X_RATELIMIT")}
+    envoy = {f"CRESTGATE_ENVOY__{name.upper()}" for name in names["envoy",]}
     migrate = {f"CRESTGATE_MIGRATE__{name.upper()}" for name in names["migrate",]}  # see test_store_settings.py
     assert leaves == variables | tls | envoy | migrate  # these name files that are read: see test_envoy_settings.py
 

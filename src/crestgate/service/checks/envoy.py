@@ -50,8 +50,11 @@ class EnvoyService:
         self.metrics = checks.metrics
         self.style = replace(settings.headers, x_ratelimit=settings.envoy.x_ratelimit)
         self.allows_negative_hits = settings.envoy.negative_hits
-        self.evaluator = None if descriptors is None else DescriptorEvaluator(checks.limiter, descriptors)
+        self.evaluator: DescriptorEvaluator | None = None
         """None where no limits on descriptors are configured."""
+        if descriptors is not None:
+            envoy = settings.envoy
+            self.evaluator = DescriptorEvaluator(checks.limiter, descriptors, envoy.charge_beyond_limit, envoy.max_debt)
 
     def should_rate_limit(self, call: CallContext, data: bytes) -> bytes | Deferred[bytes]:
         """The encoded RateLimitResponse to an encoded RateLimitRequest."""
