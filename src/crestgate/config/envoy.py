@@ -1,6 +1,7 @@
 """Settings of Envoy's rate limit service: a file in envoyproxy/ratelimit's format, or a folder of such files.
 
 envoy: {config: envoy.d, negative_hits: false, x_ratelimit: false, charge_beyond_limit: true, max_debt: 100}
+envoy: {xds: {server: "control-plane:18001"}}                              # instead of config: see xds.py
 
 The limits are read with the settings, so that all errors are reported together. As with `include`, a relative path in a
 file is relative to that file, and one in a variable to the working directory.
@@ -12,7 +13,9 @@ import os
 from dataclasses import dataclass, replace
 
 from crestgate.config.section import field_names, section
+from crestgate.config.xds import read_xds
 from crestgate.envoy.files import DescriptorFiles, path_state, read_descriptor_files
+from crestgate.envoy.xds.settings import Xds
 from crestgate.loader.document import Document
 from crestgate.loader.fields import Fields, describe
 
@@ -34,6 +37,8 @@ class Envoy:
     descriptor has of its own, which is how Envoy reports hits after the response."""
     max_debt: int = 100
     """The largest such debt, in percent of the limit."""
+    xds: Xds | None = None
+    """The control plane that has the limits, instead of files."""
 
 
 def read_envoy(fields: Fields, name: str, main: Document) -> tuple[Envoy, DescriptorFiles | None]:
@@ -50,7 +55,10 @@ def read_envoy(fields: Fields, name: str, main: Document) -> tuple[Envoy, Descri
         inner.boolean("x_ratelimit", False),
         inner.boolean("charge_beyond_limit", False) if inner.has("charge_beyond_limit") else None,
         inner.integer("max_debt", 100, minimum=1, maximum=100),
+        read_xds(inner, "xds"),
     )
+    if config is not None and inner.has("xds"):
+        inner.report("xds", "cannot be combined with 'config': limits are in files, or at a control plane")
     if config is None:
         return envoy, None
     folder = "" if inner.path("config") in main.variables else os.path.dirname(main.file)
