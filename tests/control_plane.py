@@ -59,7 +59,7 @@ SCHEMA: Mapping[str, Mapping[str, tuple[int, str]]] = {
 
 
 def _classes() -> dict[str, Any]:
-    pool = descriptor_pool.Default()  # type: ignore[no-untyped-call]
+    pool = descriptor_pool.Default()
     made = descriptor_pb2.FileDescriptorProto(name="control_plane.proto", package="control_plane", syntax="proto3")
     made.dependency.extend([any_pb2.DESCRIPTOR.name, struct_pb2.DESCRIPTOR.name])
     for name, fields in SCHEMA.items():
@@ -70,7 +70,7 @@ def _classes() -> dict[str, Any]:
             added.label = Field.LABEL_REPEATED if repeated else Field.LABEL_OPTIONAL
             if kind not in KINDS:
                 added.type_name = f".{kind}"
-    pool.Add(made)  # type: ignore[no-untyped-call]
+    pool.Add(made)
     return {
         name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"control_plane.{name}")) for name in SCHEMA
     }

@@ -248,6 +248,7 @@ async def open_service(
     pages: dict[str, tuple[Handler, Scope | None]] = {
         "/healthz": (probes.health, None),
         "/readyz": (probes.readiness, None),
+        "/healthcheck": (probes.healthcheck, None),
         "/metrics": (probes.metrics, None if check_scope is None else "read"),
     }
     log = RequestLog(settings.logs)
