@@ -25,8 +25,9 @@ def envoy_ratelimit(
 ) -> None:
     """Run the service in place of envoyproxy/ratelimit.
 
-    It starts from the environment variables of that: change the image, nothing else. HTTP is on port 8080, with /healthcheck and /json, and gRPC on 8081, on all addresses and without keys. Variables
-    without effect, and unknown ones, are printed with the reason. CRESTGATE_... variables override them.
+    It starts from the environment variables of that: change the image, nothing else. HTTP is on port 8080, with
+    /healthcheck and /json, and gRPC on 8081, on all addresses and without keys. Variables without effect, and unknown
+    ones, are printed with the reason. CRESTGATE_... variables override them.
 
     Example: RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit REDIS_SOCKET_TYPE=tcp REDIS_URL=redis:6379 crestgate
     envoy-ratelimit

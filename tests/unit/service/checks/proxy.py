@@ -44,6 +44,7 @@ class Current:
 
     def __init__(self, domains: Domains) -> None:
         self.current = domains
+        self.waiting = False
 
 
 def domains_of(folder: Path, text: str) -> Domains:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from crestgate.core.algorithms import ALGORITHMS
+from crestgate.envoy.matcher import Domains
+from crestgate.service.errors import ApiError
 from flaky_store import Flaky
 from unit.service.checks.proxy import Proxy, descriptor
 
@@ -182,3 +184,12 @@ def test_reports_without_a_store(proxies: Proxies, policy: str, over: bool) -> N
     proxy.check(descriptor("tokens=a", hits=90))
     assert proxy.passes(descriptor("tokens=a", hits=5)) is not over
     assert (look(proxy, "tokens=a") == [OVER, OVER]) is over
+
+
+def test_before_the_first_configuration_of_a_control_plane_nothing_is_decided(proxies: Proxies) -> None:
+    proxy = proxies()
+    assert proxy.descriptors is not None
+    proxy.descriptors.current, proxy.descriptors.waiting = Domains({}), True
+    with pytest.raises(ApiError) as raised:
+        proxy.check(descriptor("user=a"))
+    assert raised.value.status == 503
