@@ -84,8 +84,9 @@ class Pair:
         if operation in ("take", "retry", "peek"):
             self.compare(operation, now, cost if operation != "retry" else 1)
         elif operation == "charge":
-            self.model.charge(now, cost)
-            self.ask(Op.CHARGE, Member("key", self.algorithm, cost))
+            debt = cost // 3  # 0 means a full limit
+            self.model.charge(now, cost, debt)
+            self.ask(Op.CHARGE, Member("key", self.algorithm, cost, amount=debt))
         elif operation == "reset":
             self.model.reset()
             self.ask(Op.RESET, Member("key", self.algorithm, 0))

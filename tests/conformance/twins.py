@@ -106,7 +106,8 @@ class Counter:
         cost = random.choice((0, 1, 1, 1, 2, round(share * capacity), round(share * capacity), capacity + 1))
         if op is Op.CHARGE and random.random() < 0.1:
             cost = LARGEST_COST  # a deep debt
-        return Request(op, [Member(self.key, algorithm, min(cost, LARGEST_COST))])
+        debt = min(random.choice((0, 1, capacity // 2, 2 * capacity)), LARGEST_COST) if op is Op.CHARGE else 0
+        return Request(op, [Member(self.key, algorithm, min(cost, LARGEST_COST), amount=debt)])
 
     def took(self, request: Request, outcome: Outcome) -> None:
         (member,) = request.members

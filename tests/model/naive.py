@@ -270,10 +270,12 @@ class Naive:
         """Forgets the counter."""
         self._state = None
 
-    def charge(self, now: int, cost: int) -> None:
-        """What was used already cannot be refused, so this may leave a debt: at most one limit beyond the limit."""
+    def charge(self, now: int, cost: int, debt: int = 0) -> None:
+        """What was used already cannot be refused, so this may leave a debt: at most one limit beyond the limit, or
+        less where the caller says how much."""
         self.see(now)
-        cost = min(cost, 2 * self._limit.capacity - self.units(now))
+        most = self._limit.capacity if debt == 0 else min(debt, self._limit.capacity)
+        cost = min(cost, self._limit.capacity + most - self.units(now))
         if cost > 0 and self._limit.count > 0:
             self._add(now, cost)
 

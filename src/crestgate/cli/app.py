@@ -22,6 +22,7 @@ from crestgate.cli.audit import audit
 from crestgate.cli.checks import add_checks
 from crestgate.cli.config import config_app
 from crestgate.cli.db import db_app
+from crestgate.cli.envoy_ratelimit import envoy_ratelimit
 from crestgate.cli.explain import explain
 from crestgate.cli.keys import keys_app
 from crestgate.cli.migrate import migrate_app
@@ -69,6 +70,7 @@ app.add_typer(db_app, name="db")
 app.add_typer(migrate_app, name="migrate")
 app.command()(openapi)
 app.command()(simulate)
+app.command()(envoy_ratelimit)
 
 
 def _print_version(requested: bool) -> None:

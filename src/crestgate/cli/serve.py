@@ -16,7 +16,7 @@ from crestgate.cli.output import print_line
 from crestgate.config.settings import Settings, load_settings
 from crestgate.errors import ConfigError, Problem, ValidationError, install_hint
 
-__all__ = ["check_packages", "serve"]
+__all__ = ["check_packages", "print_now", "serve"]
 
 LOOPBACK = "127.0.0.1"
 _VARIABLES = {
@@ -70,7 +70,7 @@ def serve(
         raise ConfigError("mode: embedded is for programs that embed the limiter: write service, or leave it out")
     server = settings.server
     server = replace(server, workers=workers or server.workers, insecure=insecure or server.insecure)
-    run(replace(settings, server=server), os.environ, _print_now)
+    run(replace(settings, server=server), os.environ, print_now)
 
 
 def check_packages() -> None:
@@ -107,7 +107,7 @@ def _with_option_name(problem: Problem, names: Mapping[str, str]) -> Problem:
     return problem if option is None else Problem(option, problem.message)
 
 
-def _print_now(line: str) -> None:
+def print_now(line: str) -> None:
     """Flushed, since the service keeps running: the line may hold the first key."""
     print_line(line)
     sys.stdout.flush()

@@ -27,6 +27,7 @@ __all__ = [
     "default_rules_url",
     "default_store_note",
     "default_store_url",
+    "default_xds_cache",
     "has_default_rules",
     "has_default_store",
     "make_default_folder",
@@ -38,6 +39,8 @@ FOLDER = ".crestgate"
 COUNTERS = "counters"
 COUNTERS_DATABASE = "counters.db"
 RULES = "rules.db"
+XDS = "xds.json"
+"""The last configuration of a control plane."""
 SERVICE = "service.json"
 """Where the service that runs in this folder listens, and where its workers publish their state."""
 MAX_SERVICE_FILE = 10_000
@@ -62,6 +65,11 @@ def default_store_note() -> str:
 def default_rules_url() -> str:
     """The URL of the rule database."""
     return f"sqlite:///{quote(_path(RULES))}"
+
+
+def default_xds_cache() -> str:
+    """The path of the last configuration of a control plane."""
+    return _path(XDS)
 
 
 def has_default_store() -> bool:
@@ -100,7 +108,7 @@ def check_default_folder() -> None:
         _check_mode(folder, status, "folder")
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name.startswith((COUNTERS, RULES, SERVICE)):
+                if entry.name.startswith((COUNTERS, RULES, SERVICE, XDS)):
                     with suppress(FileNotFoundError):  # SQLite removes its -wal with the last connection
                         _check_file(entry.path, entry.stat(follow_symlinks=False))
     except FileNotFoundError:

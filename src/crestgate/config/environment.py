@@ -23,6 +23,7 @@ from crestgate.config.observability import PRESSURE, Logs, Metrics, Tracing, Tra
 from crestgate.config.section import field_names
 from crestgate.config.server import ServerLimits, ServerSettings, Tls
 from crestgate.config.stores import MIGRATE
+from crestgate.envoy.xds.settings import Xds, XdsTls
 from crestgate.errors import Problem
 from crestgate.http.header_options import HeaderStyle
 from crestgate.loader.overlay import Variable
@@ -58,6 +59,8 @@ NESTED_FIELDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("traffic",): field_names(Traffic),
     ("pressure",): PRESSURE,
     ("envoy",): field_names(Envoy),
+    ("envoy", "xds"): field_names(Xds),
+    ("envoy", "xds", "tls"): field_names(XdsTls),
     ("migrate",): MIGRATE,
     ("default_policy",): ("type", "capacity", "refillRate", "windowSeconds"),
 }
@@ -73,6 +76,8 @@ TEXTS = {
     *(("logs", name) for name in field_names(Logs)),
     *(("migrate", "from"), ("migrate", "to")),
     *(("headers", "reset"), ("metrics", "prefix"), ("pressure", "webhook"), ("envoy", "config")),
+    *(("envoy", "xds", name) for name in ("server", "node_id", "cluster", "cache")),
+    *(("envoy", "xds", "tls", name) for name in field_names(XdsTls) if name != "enabled"),
 }
 TEXT_OR_LIST = ("store", INCLUDE)
 

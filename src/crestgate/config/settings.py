@@ -17,11 +17,13 @@ rules: […]                                # and the other sections: see rules/
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from crestgate.config.default_folder import default_xds_cache
 from crestgate.config.deprecations import Deprecation, read_deprecated
 from crestgate.config.environment import read_environment
 from crestgate.config.envoy import Envoy, read_envoy
@@ -43,6 +45,7 @@ from crestgate.config.urls import read_rules_store
 from crestgate.core.failure_policies import DEFAULT_FAILURE_POLICY, FAILURE_POLICIES, OnStoreError
 from crestgate.envoy.files import DescriptorFiles
 from crestgate.envoy.reloader import Descriptors
+from crestgate.envoy.xds.snapshot import read_snapshot
 from crestgate.errors import Problem, ValidationError
 from crestgate.http.header_options import HeaderStyle
 from crestgate.loader.fields import Fields, Problems
@@ -73,6 +76,9 @@ MODES: tuple[Mode, ...] = ("service", "embedded")
 DEFAULT_STORE = "memory://"
 MAX_FALLBACK_INSTANCES = 1000
 MIN_REFRESH, MAX_REFRESH = 0.05, 3600
+XDS_REFRESH = 0.5
+"""Seconds between two looks of a worker at the configuration that another one has received."""
+_log = logging.getLogger("crestgate.envoy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +127,8 @@ class Settings:
     @property
     def descriptors_summary(self) -> str | None:
         """For people: `envoy.d: 2 limits in mail, 1 limit in shop`."""
+        if self.envoy.xds is not None:
+            return f"limits from the control plane at {self.envoy.xds.server}"
         if self.envoy.config is None or self.descriptor_files is None:
             return None
         counts = self.descriptor_files.domains.counts
@@ -130,9 +138,26 @@ class Settings:
     def descriptors(self) -> Descriptors | None:
         """The limits on Envoy's descriptors, reloaded when their files change; None without any. The caller closes
         them."""
+        if self.envoy.xds is not None:
+            path = self.xds_cache()
+            return Descriptors(path, XDS_REFRESH, _last_snapshot(path), read_snapshot)
         if self.envoy.config is None:
             return None
         return Descriptors(self.envoy.config, self.refresh_seconds, self.descriptor_files)
+
+    def xds_cache(self) -> str:
+        """The path of the file with the last configuration of the control plane."""
+        assert self.envoy.xds is not None
+        return self.envoy.xds.cache or default_xds_cache()
+
+
+def _last_snapshot(path: str) -> DescriptorFiles:
+    """What was in force last. An unreadable file is no reason not to start: the control plane sends it again."""
+    files = read_snapshot(path)
+    if not files.problems:
+        return files
+    _log.error("cannot use the last configuration of envoy.xds, waiting for the next: %s", files.problems[0])
+    return DescriptorFiles(path, states=files.states)
 
 
 def load_settings(path: str | None, environ: Mapping[str, str]) -> Settings:

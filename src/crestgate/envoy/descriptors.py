@@ -2,6 +2,10 @@
 """Reads RateLimitRequests: the limits that their descriptors match, and the hits of each.
 
 A limit is omitted if another one of the same request replaces it by name, even an unlimited one.
+
+Hits that a proxy reports after the response (`apply_on_stream_done`) arrive as an ordinary request, without any mark.
+What tells them apart is that they have a number of their own: the descriptor's `hits_addend`, which plain requests do
+not have. So these are charged beyond the limit, unless the limit, its domain or the settings say otherwise.
 """
 
 from __future__ import annotations
@@ -37,8 +41,9 @@ DESCRIPTORS: Final = Repeated(2, "descriptors", MAX_DESCRIPTORS, "send fewer")
 ENTRIES: Final = Repeated(1, "entries", MAX_ENTRIES, "send fewer")
 
 
-def read_request(domains: Domains, message: Any) -> RateLimitCheck:
-    """A RateLimitRequest, prepared; InvalidRequestError for one that is invalid."""
+def read_request(domains: Domains, message: Any, charge_beyond: bool | None = None) -> RateLimitCheck:
+    """A RateLimitRequest, prepared; InvalidRequestError for one that is invalid. `charge_beyond` is for limits that do
+    not say whether hits beyond them are charged; None: if the descriptor has hits of its own."""
     domain: str = message.domain
     if not domain:
         raise InvalidRequestError("domain", "must not be empty: name a domain of the Envoy limits")
@@ -50,6 +55,7 @@ def read_request(domains: Domains, message: Any) -> RateLimitCheck:
     default_hits = default_hits or 1
     matches: list[Match | None] = []
     hits: list[int] = []
+    beyond: list[bool] = []
     replaced: set[str] = set()
     for descriptor in descriptors:
         entries: list[tuple[str, str]] = [(entry.key, entry.value) for entry in descriptor.entries]
@@ -59,13 +65,17 @@ def read_request(domains: Domains, message: Any) -> RateLimitCheck:
             match = domains.match(domain, entries)
         if match is not None and match.limit.replaces:
             replaced |= match.limit.replaces
-        count: int = descriptor.hits_addend.value if descriptor.HasField("hits_addend") else default_hits
+        own_hits: bool = descriptor.HasField("hits_addend")
+        count: int = descriptor.hits_addend.value if own_hits else default_hits
         if count > MAX_COST:
             field = f"descriptors[{len(matches)}].hits_addend"
             raise InvalidRequestError(field, f"must be a whole number from 0 to {MAX_COST}, not {count}")
         hits.append(-count if descriptor.is_negative_hits else count)
+        charged = charge_beyond if match is None else match.limit.charge_beyond_limit
+        charged = charge_beyond if charged is None else charged
+        beyond.append(hits[-1] > 0 and (own_hits if charged is None else charged))
         matches.append(match)
-    return _check(message, matches, hits, replaced)
+    return _check(message, matches, hits, beyond, replaced)
 
 
 def check_size(descriptors: Sequence[Any], max_count: int) -> None:
@@ -91,7 +101,9 @@ def _override(
         raise InvalidRequestError(f"descriptors[{index}].limit.{field}", message) from None
 
 
-def _check(message: Any, matches: Sequence[Match | None], hits: Sequence[int], replaced: set[str]) -> RateLimitCheck:
+def _check(
+    message: Any, matches: Sequence[Match | None], hits: Sequence[int], beyond: Sequence[bool], replaced: set[str]
+) -> RateLimitCheck:
     check = RateLimitCheck()
     indexes: dict[tuple[str, str], int] = {}
     for position, match in enumerate(matches):
@@ -118,6 +130,8 @@ def _check(message: Any, matches: Sequence[Match | None], hits: Sequence[int], r
             check.add(match, algorithm, hits[position], kind)
         else:
             check.merge(index, algorithm, hits[position], kind, f"descriptors[{position}]")
+        if beyond[position] and algorithm.capacity:
+            check.beyond[index] = True
         check.indexes.append(index)
         check.encoded_limits.append(current_limit(limit))
         check.denies.append(hits[position] >= 0 and not limit.shadow)

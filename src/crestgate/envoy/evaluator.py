@@ -50,8 +50,18 @@ _log = logging.getLogger("crestgate.envoy")
 class DescriptorEvaluator:
     """Reads and decides the RateLimitRequests of one worker."""
 
-    def __init__(self, limiter: AsyncLimiter, descriptors: Descriptors) -> None:
+    def __init__(
+        self,
+        limiter: AsyncLimiter,
+        descriptors: Descriptors,
+        charge_beyond: bool | None = None,
+        max_debt: int = 100,
+    ) -> None:
+        """`charge_beyond` is for limits that do not say whether hits beyond them are charged, `max_debt` how far: in
+        percent of the limit."""
         self.limiter = limiter
+        self.charge_beyond = charge_beyond
+        self.max_debt = max_debt
         self.descriptors = descriptors
         self.backend = limiter.backend
         self.pressure = limiter.backend.pressure
@@ -82,7 +92,7 @@ class DescriptorEvaluator:
     def read(self, message: Any) -> RateLimitCheck:
         """A RateLimitRequest, prepared."""
         domains = self.descriptors.current
-        check = read_request(domains, message)
+        check = read_request(domains, message, self.charge_beyond)
         if not domains.knows(message.domain):
             self._log_unknown_domain(message.domain)
         if check.single:
@@ -125,31 +135,47 @@ class DescriptorEvaluator:
             if replies is None:
                 return None
             outcomes = replies[0]
-        if self.fail_local and check.quotas:
+            if check.beyond[0] and not outcomes[0].decision.allowed:
+                return None  # it is the only one, and nothing was taken: `decide` charges it
+        if self.fail_local and (check.quotas or True in check.beyond):
             outcomes = self._apply_locally(check, outcomes)
         decisions = check.decisions(outcomes, self.fail_closed)
         return self._with_pressure(check, decisions), check.is_over(decisions)
 
     async def decide(self, check: RateLimitCheck) -> RateLimitVerdict:
-        """The verdict. All limits are decided in one step; give-backs follow in a second one, which is completed
-        even if the caller is cancelled."""
+        """The verdict. All limits are decided in one step; give-backs and debts follow in a second one, which is
+        completed even if the caller is cancelled."""
         limiter = self.limiter
         outcomes: Sequence[Outcome] = ()
         if check.request is not None:
             outcomes = (await limiter.apply([check.request]))[0]
-        if self.fail_local and (check.quotas or check.settles):
+        if self.fail_local and (check.quotas or check.settles or True in check.beyond):
             outcomes = self._apply_locally(check, outcomes)
         decisions = check.decisions(outcomes, self.fail_closed)
         over = check.is_over(decisions)
+        denied = over and check.is_over(decisions, reports=False)
+        if True in check.beyond and not denied:
+            await self._charge_debts(check, outcomes, decisions)
         if check.settles:
-            request, indexes = check.give_back(outcomes, over)
+            request, indexes = check.give_back(outcomes, denied)
             if request is not None:
                 _settle(decisions, indexes, (await run_to_completion(limiter.apply([request])))[0])
             if self.fail_local:
-                request, indexes = check.give_back(outcomes, over, "fallback")
+                request, indexes = check.give_back(outcomes, denied, "fallback")
                 if request is not None:
                     _settle(decisions, indexes, self.failure.decide_locally(request))
         return self._with_pressure(check, decisions), over
+
+    async def _charge_debts(
+        self, check: RateLimitCheck, outcomes: Sequence[Outcome], decisions: list[Decision]
+    ) -> None:
+        """Charge what did not fit. The decisions stay denials, with the numbers after the charge."""
+        request, indexes = check.debts(outcomes, self.max_debt)
+        if request is not None:
+            _deny(decisions, indexes, (await run_to_completion(self.limiter.apply([request])))[0])
+        request, indexes = check.debts(outcomes, self.max_debt, local=True)
+        if request is not None:
+            _deny(decisions, indexes, self.failure.decide_locally(request))
 
     def _apply_locally(self, check: RateLimitCheck, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         """The outcomes, with those of quotas and give-backs that the store did not decide from the local fallback."""
@@ -186,3 +212,13 @@ def _settle(decisions: list[Decision], indexes: Sequence[int], outcomes: Sequenc
     """Replace decisions by the state of their counters after a give-back. Without outcomes they stay."""
     for index, outcome in zip(indexes, outcomes, strict=False):
         decisions[index] = outcome.decision
+
+
+def _deny(decisions: list[Decision], indexes: Sequence[int], outcomes: Sequence[Outcome]) -> None:
+    """Update denials by the state of their counters after a charge. When the same hits would fit is not known here;
+    they do after the full reset."""
+    for index, outcome in zip(indexes, outcomes, strict=False):
+        after, before = outcome.decision, decisions[index]
+        decisions[index] = Decision(
+            before.algorithm, False, after.remaining, after.reset_us, after.reset_us, before.detail
+        )

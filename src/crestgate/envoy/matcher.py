@@ -48,7 +48,7 @@ class Domains:
 
     def __init__(self, roots: Mapping[str, DescriptorNode]) -> None:
         self.roots: dict[str, DescriptorNode] = dict(roots)
-        self._overrides: dict[tuple[str, str, int, int], DescriptorLimit] = BoundedCache(MAX_OVERRIDES)
+        self._overrides: dict[tuple[str, str, int, int, bool | None], DescriptorLimit] = BoundedCache(MAX_OVERRIDES)
         self.counts: dict[str, int] = {domain: _limits_below(node) for domain, node in roots.items()}
         """How many limits each domain has."""
 
@@ -103,6 +103,7 @@ class Domains:
         if configured is None:
             label = f"{root.label}.override"  # without the entries: else callers could create any label
             algorithm = DEFAULT_ALGORITHM
+            beyond = None
             key = root.part + "".join([entry_part(key, False) + _part(key, value) for key, value in entries])
             if len(key) > SHORT_KEY:
                 key = shorten_key(key)
@@ -110,13 +111,16 @@ class Domains:
             label = configured.limit.label
             used = configured.limit.algorithm
             algorithm = DEFAULT_ALGORITHM if used is None else used.limit.algorithm
+            beyond = configured.limit.charge_beyond_limit
             key = configured.key
-        limit = self._overrides.get((label, algorithm, requests_per_unit, unit))
+        limit = self._overrides.get((label, algorithm, requests_per_unit, unit, beyond))
         if limit is None:
-            limit = self._compile_override(label, algorithm, requests_per_unit, unit)
+            limit = self._compile_override(label, algorithm, requests_per_unit, unit, beyond)
         return Match(limit, key, label)
 
-    def _compile_override(self, label: str, algorithm: str, requests_per_unit: int, unit: int) -> DescriptorLimit:
+    def _compile_override(
+        self, label: str, algorithm: str, requests_per_unit: int, unit: int, beyond: bool | None
+    ) -> DescriptorLimit:
         seconds = UNIT_NUMBERS[unit]
         try:
             # A shared bucket that is filled under a much higher limit would be exhausted for all others.
@@ -125,8 +129,10 @@ class Domains:
             )
         except ConfigError:  # more than this algorithm counts exactly
             steps, _ = compile_limit(requests_per_unit, seconds, DEFAULT_ALGORITHM, label, separate_counter=True)
-        limit = DescriptorLimit(steps, label, requests_per_unit=requests_per_unit, unit=unit)
-        self._overrides[label, algorithm, requests_per_unit, unit] = limit
+        limit = DescriptorLimit(
+            steps, label, requests_per_unit=requests_per_unit, unit=unit, charge_beyond_limit=beyond
+        )
+        self._overrides[label, algorithm, requests_per_unit, unit, beyond] = limit
         return limit
 
 

@@ -60,6 +60,8 @@ class DescriptorLimit:
     unit: int = 0
     """The number of its period in the protocol (UNIT_NUMBERS); 0 for other periods."""
     metadata: Mapping[str, Any] | None = None
+    charge_beyond_limit: bool | None = None
+    """Whether hits that do not fit are charged as a debt; None: those that a descriptor has of its own."""
 
 
 def compile_limit(

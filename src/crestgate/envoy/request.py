@@ -14,6 +14,10 @@ Quotas      deny when all of them do. A single one is a limit like others. Sever
 Give-backs  (negative hits) need the tick that the store is at, which a member of cost 0 returns; they follow when the
             request is allowed, and no counter gets back more than was used of it. A log of single requests cannot tell
             which of them is meant, so its limits refuse negative hits.
+Reports     (hits that are charged beyond the limit) do not bind in the store. What does not fit is charged in a second
+            step, as a debt: a proxy has already passed what it reports, so refusing to count it would make it free.
+            The response is OVER_LIMIT all the same. If one of the others denies, it was no report but a request,
+            which is refused, and nothing is charged.
 
 If the store is unavailable, its failure policy decides binding limits, and lets others pass. But quotas deny under
 `closed` (`decisions`); and under `local` they and give-backs are counted by the local fallback (`undecided`), which
@@ -55,6 +59,7 @@ class RateLimitCheck:
 
     __slots__ = (
         "amounts",
+        "beyond",
         "checks",
         "denies",
         "encoded_limits",
@@ -87,6 +92,8 @@ class RateLimitCheck:
         self.is_peek: list[bool] = []
         self.amounts: list[int] = []
         """Hits to give back."""
+        self.beyond: list[bool] = []
+        """Whether its hits are charged also where they do not fit."""
         self.labels: list[str] = []
         self.quotas = 0
         self.checks = 1
@@ -98,7 +105,7 @@ class RateLimitCheck:
         self.single = False
         """Whether it is the simplest check: one binding member, whose cost can fit."""
         self.settles = False
-        """Whether something may have to be given back in a second step."""
+        """Whether something may have to be given back or charged in a second step."""
         self.message: Any = None
         """The RateLimitRequest, if dynamic metadata may need it."""
 
@@ -115,6 +122,7 @@ class RateLimitCheck:
         self.kinds.append(GIVES_BACK if hits < 0 else kind)
         self.is_peek.append(hits == 0)
         self.amounts.append(max(-hits, 0))
+        self.beyond.append(False)
         self.labels.append(match.label)
 
     def merge(self, index: int, algorithm: Algorithm, hits: int, kind: int, at: str) -> None:
@@ -150,8 +158,10 @@ class RateLimitCheck:
             self.quotas = quotas
         settles = quotas > 1
         for index, kind in enumerate(kinds):
-            members[index].binds = kind == BINDS
+            members[index].binds = kind == BINDS and not self.beyond[index]
             if kind == GIVES_BACK or (kind != SHADOW and self.is_peek[index]):
+                settles = True
+            if self.beyond[index] and len(members) > 1:  # alone, what does not fit has changed nothing: see try_decide
                 settles = True
         if all(self.is_peek):
             for member in members:
@@ -161,7 +171,7 @@ class RateLimitCheck:
         self.settles = settles
         self.request = Request(Op.TAKE, members)
         first = members[0]
-        self.single = len(members) == 1 and kinds[0] == BINDS and first.cost <= first.algorithm.ceiling
+        self.single = len(members) == 1 and members[0].binds and first.cost <= first.algorithm.ceiling
 
     def undecided(self, outcomes: Sequence[Outcome]) -> tuple[Request | None, list[int]]:
         """A request for the members that the store did not decide, and that pass since they do not bind; and their
@@ -175,7 +185,7 @@ class RateLimitCheck:
 
     def decisions(self, outcomes: Sequence[Outcome], fail_closed: bool) -> list[Decision]:
         """The decision of each member. `fail_closed` if undecided checks are denied: the failure policy itself lets
-        quotas pass, since they do not bind."""
+        quotas and reports pass, since they do not bind."""
         decisions: list[Decision] = []
         takes = self.request is not None and self.request.op is Op.TAKE
         for index, outcome in enumerate(outcomes):
@@ -183,16 +193,16 @@ class RateLimitCheck:
             if takes and self.is_peek[index] and decision.allowed and not decision.remaining:
                 # When the next hit would fit is not known here; it does after the full reset.
                 decision = Decision(decision.algorithm, False, 0, decision.reset_us, decision.reset_us, decision.detail)
-            elif fail_closed and self.kinds[index] == QUOTA and decision.reason == "fail_open":
+            elif fail_closed and decision.reason == "fail_open" and (self.kinds[index] == QUOTA or self.beyond[index]):
                 decision = Decision(decision.algorithm, False, 0, RETRY_CLOSED_US, RETRY_CLOSED_US, CLOSED)
             decisions.append(decision)
         return decisions
 
-    def is_over(self, decisions: Sequence[Decision]) -> bool:
-        """Whether the request is denied."""
+    def is_over(self, decisions: Sequence[Decision], reports: bool = True) -> bool:
+        """Whether the request is denied; without `reports`, by a limit that does not charge beyond itself."""
         left = self.quotas
         for index, decision in enumerate(decisions):
-            if not decision.allowed:
+            if not decision.allowed and (reports or not self.beyond[index]):
                 kind = self.kinds[index]
                 if kind == BINDS:
                     return True
@@ -218,6 +228,21 @@ class RateLimitCheck:
                 back.append(Member(member.key, member.algorithm, amount, True, outcome.tick, amount))
                 indexes.append(index)
         return (Request(Op.GIVE_BACK, back) if back else None), indexes
+
+    def debts(self, outcomes: Sequence[Outcome], share: int, local: bool = False) -> tuple[Request | None, list[int]]:
+        """A request that charges the reports that did not fit, up to a debt of `share` percent of the limit; and the
+        indexes of its members. `local` if it is for those that the local fallback has decided."""
+        members = self.members
+        charged: list[Member] = []
+        indexes: list[int] = []
+        for index, outcome in enumerate(outcomes):
+            decision, member = outcome.decision, members[index]
+            if self.beyond[index] and not decision.allowed and (decision.reason == "fallback") == local:
+                capacity = member.algorithm.capacity
+                amount = min(max(capacity * share // 100, 1), MAX_COST) if share < 100 else 0
+                charged.append(Member(member.key, member.algorithm, member.cost, True, 0, amount))
+                indexes.append(index)
+        return (Request(Op.CHARGE, charged) if charged else None), indexes
 
     def parts(self, decisions: Sequence[Decision], over: bool) -> list[Decision]:
         """The decisions that are combined and reported: not those of shadows. A request that was denied by its quotas

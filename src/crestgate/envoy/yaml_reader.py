@@ -8,8 +8,9 @@ descriptors:
       - key: to_number
         rate_limit: {unit: day, requests_per_unit: 5}
 
-`rate_limit` has three additional fields: `algorithm`, `burst` and `unit_multiplier`. What the reference silently
-ignores (such as a field at the wrong level) is an error here.
+`rate_limit` has four additional fields: `algorithm`, `burst`, `unit_multiplier` and `charge_beyond_limit`, which a file
+can also have beside `domain`, for all of its limits. What the reference silently ignores (such as a field at the wrong
+level) is an error here.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ from crestgate.loader.fields import Fields, Problems, describe, join_names
 
 __all__ = ["TEXTS", "read_domain"]
 
-ROOT = ("domain", "descriptors")
-RATE_LIMIT = ("unit", "requests_per_unit", "unlimited", "name", "replaces", "algorithm", "burst", "unit_multiplier")
+ROOT = ("domain", "descriptors", "charge_beyond_limit")
+RATE_LIMIT = (
+    *("unit", "requests_per_unit", "unlimited", "name", "replaces", "algorithm", "burst", "unit_multiplier"),
+    "charge_beyond_limit",
+)
 DESCRIPTOR = (
     *("key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric"),
     *("share_threshold", "metadata"),
 )
-EXTENSIONS = ("algorithm", "burst", "unit_multiplier")
+EXTENSIONS = ("algorithm", "burst", "unit_multiplier", "charge_beyond_limit")
 TEXTS = re.compile(r"domain|(?:descriptors\[[0-9]+\]\.)+(?:key|value|rate_limit\.(?:name|replaces\[[0-9]+\]\.name))")
 """Paths whose values are always text: `value: 5` and `value: 1.10` are these characters."""
 MAX_BYTES = 1024
@@ -51,11 +55,12 @@ def read_domain(document: Document, problems: Problems) -> DescriptorNode | None
     fields = Fields(document.data, "", problems, ROOT)
     domain = _text(fields, "domain", "the name that requests have") if fields.is_mapping else ""
     root = domain_node(domain)
-    _read_level(fields, root, document)
+    _read_level(fields, root, document, _optional_flag(fields, "charge_beyond_limit", None))
     return root if domain else None
 
 
-def _read_level(fields: Fields, parent: DescriptorNode, document: Document) -> None:
+def _read_level(fields: Fields, parent: DescriptorNode, document: Document, beyond: bool | None) -> None:
+    """`beyond` is `charge_beyond_limit` of the domain."""
     paths: dict[tuple[str, str], str] = {}
     for path, data in fields.items("descriptors"):
         inner = _fields(data, path, fields.problems, DESCRIPTOR, RATE_LIMIT, "inside of 'rate_limit'")
@@ -72,11 +77,11 @@ def _read_level(fields: Fields, parent: DescriptorNode, document: Document) -> N
         if shares and WILD not in value:
             inner.report("share_threshold", f"is for a value with a {WILD!r} in it, such as 'files/*': remove it")
         node = add_node(parent, key, value, shares, _flag(inner, "value_to_metric"), _flag(inner, "detailed_metric"))
-        node.limit = _read_limit(inner, path_of(node))
-        _read_level(inner, node, document)
+        node.limit = _read_limit(inner, path_of(node), beyond)
+        _read_level(inner, node, document, beyond)
 
 
-def _read_limit(descriptor: Fields, label: str) -> DescriptorLimit | None:
+def _read_limit(descriptor: Fields, label: str, beyond: bool | None) -> DescriptorLimit | None:
     shadow, quota = _flag(descriptor, "shadow_mode"), _flag(descriptor, "quota_mode")
     metadata = _metadata(descriptor)
     if not descriptor.has("rate_limit"):
@@ -99,6 +104,7 @@ def _read_limit(descriptor: Fields, label: str) -> DescriptorLimit | None:
     seconds *= fields.integer("unit_multiplier", 1, minimum=1, maximum=MAX_SAFE_INTEGER // 1_000_000 // seconds)
     algorithm: str = fields.choice("algorithm", ALGORITHMS, DEFAULT_ALGORITHM)
     burst = _burst(fields, algorithm)
+    beyond = _optional_flag(fields, "charge_beyond_limit", beyond)
     if len(fields.problems.entries) > before:
         return None
     try:
@@ -106,7 +112,7 @@ def _read_limit(descriptor: Fields, label: str) -> DescriptorLimit | None:
     except ConfigError as error:
         fields.problems.add(path, str(error))
         return None
-    return DescriptorLimit(steps, label, name, replaces, shadow, quota, requests, unit, metadata)
+    return DescriptorLimit(steps, label, name, replaces, shadow, quota, requests, unit, metadata, beyond)
 
 
 def _burst(fields: Fields, algorithm: str) -> int | None:
@@ -170,6 +176,10 @@ def _flag(fields: Fields, name: str) -> bool:
     if isinstance(value, str) and value.lower() in _BOOLEANS:
         return _BOOLEANS[value.lower()]
     return fields.boolean(name, False)
+
+
+def _optional_flag(fields: Fields, name: str, default: bool | None) -> bool | None:
+    return _flag(fields, name) if fields.has(name) else default
 
 
 def _fields(

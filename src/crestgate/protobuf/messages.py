@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from google.protobuf import descriptor_pool, duration_pb2, message_factory, struct_pb2, wrappers_pb2
+from google.protobuf import any_pb2, descriptor_pool, duration_pb2, message_factory, struct_pb2, wrappers_pb2
 from google.protobuf.message import DecodeError
 
 from crestgate.protobuf.schema import FILES
@@ -45,7 +45,8 @@ __all__ = [
 ALL_FILES: Final[dict[str, bytes]] = {
     **{
         file.DESCRIPTOR.name: file.DESCRIPTOR.serialized_pb
-        for file in (duration_pb2, struct_pb2, wrappers_pb2)  # what our files import, as the installed protobuf has it
+        # What our files import, as the installed protobuf has it.
+        for file in (any_pb2, duration_pb2, struct_pb2, wrappers_pb2)
     },
     **FILES,
 }

@@ -64,9 +64,12 @@ FILES: dict[str, bytes] = {
         b"tgate.v1.ResetRequest\x1a\x1b.crestgate.v1.ResetResponseb\x06proto3"
     ),
     "envoy/config/core/v3/base.proto": (
-        b"\x0a\x1fenvoy/config/core/v3/base.proto\x12\x14envoy.config.core.v3\x22R\x0a\x0bHeaderValue\x12\x10\x0a\x03k"
-        b"ey\x18\x01 \x01(\x09R\x03key\x12\x14\x0a\x05value\x18\x02 \x01(\x09R\x05value\x12\x1b\x0a\x09raw_value\x18"
-        b"\x03 \x01(\x0cR\x08rawValueb\x06proto3"
+        b"\x0a\x1fenvoy/config/core/v3/base.proto\x12\x14envoy.config.core.v3\x1a\x1cgoogle/protobuf/struct.proto\x22"
+        b"\xbb\x01\x0a\x04Node\x12\x0e\x0a\x02id\x18\x01 \x01(\x09R\x02id\x12\x18\x0a\x07cluster\x18\x02 \x01(\x09R"
+        b"\x07cluster\x123\x0a\x08metadata\x18\x03 \x01(\x0b2\x17.google.protobuf.StructR\x08metadata\x12&\x0a\x0fuser"
+        b"_agent_name\x18\x06 \x01(\x09R\x0duserAgentName\x12,\x0a\x12user_agent_version\x18\x07 \x01(\x09R\x10userAge"
+        b"ntVersion\x22R\x0a\x0bHeaderValue\x12\x10\x0a\x03key\x18\x01 \x01(\x09R\x03key\x12\x14\x0a\x05value\x18\x02 "
+        b"\x01(\x09R\x05value\x12\x1b\x0a\x09raw_value\x18\x03 \x01(\x0cR\x08rawValueb\x06proto3"
     ),
     "envoy/type/v3/ratelimit_unit.proto": (
         b"\x0a\x22envoy/type/v3/ratelimit_unit.proto\x12\x0denvoy.type.v3*f\x0a\x0dRateLimitUnit\x12\x0b\x0a\x07UNKNOW"
@@ -84,6 +87,21 @@ FILES: dict[str, bytes] = {
         b"key\x18\x01 \x01(\x09R\x03key\x12\x14\x0a\x05value\x18\x02 \x01(\x09R\x05value\x1aq\x0a\x11RateLimitOverride"
         b"\x12*\x0a\x11requests_per_unit\x18\x01 \x01(\x0dR\x0frequestsPerUnit\x120\x0a\x04unit\x18\x02 \x01(\x0e2\x1c"
         b".envoy.type.v3.RateLimitUnitR\x04unitb\x06proto3"
+    ),
+    "google/rpc/status.proto": (
+        b"\x0a\x17google/rpc/status.proto\x12\x0agoogle.rpc\x226\x0a\x06Status\x12\x12\x0a\x04code\x18\x01 \x01(\x05R"
+        b"\x04code\x12\x18\x0a\x07message\x18\x02 \x01(\x09R\x07messageb\x06proto3"
+    ),
+    "envoy/service/discovery/v3/discovery.proto": (
+        b"\x0a*envoy/service/discovery/v3/discovery.proto\x12\x1aenvoy.service.discovery.v3\x1a\x1fenvoy/config/core/v"
+        b"3/base.proto\x1a\x19google/protobuf/any.proto\x1a\x17google/rpc/status.proto\x22\x85\x02\x0a\x10DiscoveryReq"
+        b"uest\x12!\x0a\x0cversion_info\x18\x01 \x01(\x09R\x0bversionInfo\x12.\x0a\x04node\x18\x02 \x01(\x0b2\x1a.envo"
+        b"y.config.core.v3.NodeR\x04node\x12%\x0a\x0eresource_names\x18\x03 \x03(\x09R\x0dresourceNames\x12\x19\x0a"
+        b"\x08type_url\x18\x04 \x01(\x09R\x07typeUrl\x12%\x0a\x0eresponse_nonce\x18\x05 \x01(\x09R\x0dresponseNonce"
+        b"\x125\x0a\x0cerror_detail\x18\x06 \x01(\x0b2\x12.google.rpc.StatusR\x0berrorDetail\x22\x9b\x01\x0a\x11Discov"
+        b"eryResponse\x12!\x0a\x0cversion_info\x18\x01 \x01(\x09R\x0bversionInfo\x122\x0a\x09resources\x18\x02 \x03("
+        b"\x0b2\x14.google.protobuf.AnyR\x09resources\x12\x19\x0a\x08type_url\x18\x04 \x01(\x09R\x07typeUrl\x12\x14"
+        b"\x0a\x05nonce\x18\x05 \x01(\x09R\x05nonceb\x06proto3"
     ),
     "envoy/service/ratelimit/v3/rls.proto": (
         b"\x0a$envoy/service/ratelimit/v3/rls.proto\x12\x1aenvoy.service.ratelimit.v3\x1a\x1fenvoy/config/core/v3/base"
@@ -170,5 +188,23 @@ FILES: dict[str, bytes] = {
         b"or_message\x18\x02 \x01(\x09R\x0cerrorMessage2\x93\x01\x0a\x10ServerReflection\x12\x7f\x0a\x14ServerReflecti"
         b"onInfo\x120.grpc.reflection.v1alpha.ServerReflectionRequest\x1a1.grpc.reflection.v1alpha.ServerReflectionRes"
         b"ponse(\x010\x01b\x06proto3"
+    ),
+    "ratelimit/config/ratelimit/v3/rls_conf.proto": (
+        b"\x0a,ratelimit/config/ratelimit/v3/rls_conf.proto\x12\x1dratelimit.config.ratelimit.v3\x1a\x1cgoogle/protobu"
+        b"f/struct.proto\x22\x93\x01\x0a\x0fRateLimitConfig\x12\x12\x0a\x04name\x18\x01 \x01(\x09R\x04name\x12\x16\x0a"
+        b"\x06domain\x18\x02 \x01(\x09R\x06domain\x12T\x0a\x0bdescriptors\x18\x03 \x03(\x0b22.ratelimit.config.ratelim"
+        b"it.v3.RateLimitDescriptorR\x0bdescriptors\x22\x80\x03\x0a\x13RateLimitDescriptor\x12\x10\x0a\x03key\x18\x01 "
+        b"\x01(\x09R\x03key\x12\x14\x0a\x05value\x18\x02 \x01(\x09R\x05value\x12M\x0a\x0arate_limit\x18\x03 \x01(\x0b2"
+        b"..ratelimit.config.ratelimit.v3.RateLimitPolicyR\x09rateLimit\x12T\x0a\x0bdescriptors\x18\x04 \x03(\x0b22.ra"
+        b"telimit.config.ratelimit.v3.RateLimitDescriptorR\x0bdescriptors\x12\x1f\x0a\x0bshadow_mode\x18\x05 \x01(\x08"
+        b"R\x0ashadowMode\x12'\x0a\x0fdetailed_metric\x18\x06 \x01(\x08R\x0edetailedMetric\x12\x1d\x0a\x0aquota_mode"
+        b"\x18\x07 \x01(\x08R\x09quotaMode\x123\x0a\x08metadata\x18\x08 \x01(\x0b2\x17.google.protobuf.StructR\x08meta"
+        b"data\x22\xfe\x01\x0a\x0fRateLimitPolicy\x12@\x0a\x04unit\x18\x01 \x01(\x0e2,.ratelimit.config.ratelimit.v3.R"
+        b"ateLimitUnitR\x04unit\x12*\x0a\x11requests_per_unit\x18\x02 \x01(\x0dR\x0frequestsPerUnit\x12\x1c\x0a\x09unl"
+        b"imited\x18\x03 \x01(\x08R\x09unlimited\x12\x12\x0a\x04name\x18\x04 \x01(\x09R\x04name\x12K\x0a\x08replaces"
+        b"\x18\x05 \x03(\x0b2/.ratelimit.config.ratelimit.v3.RateLimitReplaceR\x08replaces\x22&\x0a\x10RateLimitReplac"
+        b"e\x12\x12\x0a\x04name\x18\x01 \x01(\x09R\x04name*f\x0a\x0dRateLimitUnit\x12\x0b\x0a\x07UNKNOWN\x10\x00\x12"
+        b"\x0a\x0a\x06SECOND\x10\x01\x12\x0a\x0a\x06MINUTE\x10\x02\x12\x08\x0a\x04HOUR\x10\x03\x12\x07\x0a\x03DAY\x10"
+        b"\x04\x12\x09\x0a\x05MONTH\x10\x05\x12\x08\x0a\x04YEAR\x10\x06\x12\x08\x0a\x04WEEK\x10\x07b\x06proto3"
     ),
 }

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from crestgate.config.settings import Settings
 from crestgate.envoy.reloader import Descriptors
+from crestgate.envoy.xds.client import XdsClient
 from crestgate.errors import CrestgateError, StoreError
 from crestgate.history.factory import open_history
 from crestgate.limiter.async_limiter import AsyncLimiter
@@ -72,6 +73,7 @@ class Service:
         webhook: Webhook | None,
         certificates: Certificates | None = None,
         resp: RespService | None = None,
+        xds: XdsClient | None = None,
     ) -> None:
         self.dependencies = dependencies
         self.app = app
@@ -82,6 +84,8 @@ class Service:
         self.health = health
         self.certificates = certificates
         """None without TLS."""
+        self._xds = xds
+        """The stream of the node, in its first worker."""
         self._publisher = publisher
         self._node = node
         self._webhook = webhook
@@ -145,6 +149,8 @@ class Service:
 
     def _close_dependencies(self) -> None:
         self.dependencies.catalog.close()
+        if self._xds is not None:
+            self._xds.close()
         if self.dependencies.descriptors is not None:
             self.dependencies.descriptors.close()
         if self.certificates is not None:
@@ -190,6 +196,7 @@ async def open_service(
         # It was reachable when the service started: a worker that replaces another one uses the failure policy.
         _log.error("store unreachable, applying on_store_error until it is reachable: %s", error)
     descriptors = await asyncio.to_thread(_descriptors, settings)
+    xds = _start_xds(settings, descriptors, worker)
     dependencies = Dependencies(
         settings=settings,
         limiter=limiter,
@@ -211,12 +218,14 @@ async def open_service(
     ceiling = CheckCeiling(settings.server.limits.checks, callers)
     checks = CheckService(dependencies, ceiling, create_tracer(settings.tracing.enabled))
     required = required_probes(settings.on_store_error, settings.server.ready_without_store)
-    health = Health(limiter, repository, required)
+    awaits_limits = None if descriptors is None or settings.envoy.xds is None else lambda: descriptors.waiting
+    health = Health(limiter, repository, required, awaits_limits)
 
     def totals() -> dict[str, int]:
         return {
             **watch.totals(),
-            "envoy_reload_failures": 0 if descriptors is None else descriptors.failures,
+            "envoy_reload_failures": (0 if descriptors is None else descriptors.failures)
+            + (0 if xds is None else xds.refused),
             "certificate_reload_failures": 0 if certificates is None else certificates.failures,
         }
 
@@ -241,6 +250,7 @@ async def open_service(
     pages: dict[str, tuple[Handler, Scope | None]] = {
         "/healthz": (probes.health, None),
         "/readyz": (probes.readiness, None),
+        "/healthcheck": (probes.healthcheck, None),
         "/metrics": (probes.metrics, None if check_scope is None else "read"),
     }
     log = RequestLog(settings.logs)
@@ -266,7 +276,7 @@ async def open_service(
         resp = RespService(checks, guard, required_check_scope(settings.server, settings.server.resp), log)
     if webhook is not None:
         webhook.start()
-    return Service(dependencies, app, rpc, publisher, health, callers, webhook, certificates, resp)
+    return Service(dependencies, app, rpc, publisher, health, callers, webhook, certificates, resp, xds)
 
 
 def _descriptors(settings: Settings) -> Descriptors | None:
@@ -276,6 +286,15 @@ def _descriptors(settings: Settings) -> Descriptors | None:
     if descriptors is not None:
         descriptors.refresh()
     return descriptors
+
+
+def _start_xds(settings: Settings, descriptors: Descriptors | None, worker: int) -> XdsClient | None:
+    """The stream from a control plane: one for all workers, in the first of them."""
+    if settings.envoy.xds is None or descriptors is None or worker:
+        return None
+    client = XdsClient(settings.envoy.xds, settings.xds_cache(), descriptors.background.weak_wake())
+    client.start()
+    return client
 
 
 def _traffic_writer(traffic: TrafficRecorder | None, files: TrafficFiles) -> Callable[[], None]:

@@ -21,6 +21,7 @@ from crestgate.config.default_folder import (
 )
 from crestgate.config.settings import Address, ServerSettings, Settings, Tls
 from crestgate.config.urls import check_service_store
+from crestgate.envoy.xds.client import require_grpcio
 from crestgate.errors import ConfigError
 from crestgate.history.factory import open_history
 from crestgate.limiter.limiter import Limiter
@@ -96,6 +97,8 @@ def complete_settings(settings: Settings, environ: Mapping[str, str] = os.enviro
     checked = check_settings(settings, environ)
     if not settings.store_is_set or settings.rules_store is None:
         make_default_folder("set store and rules_store")
+    elif settings.envoy.xds is not None and settings.envoy.xds.cache is None:
+        make_default_folder("set envoy.xds.cache")
     return checked
 
 
@@ -117,6 +120,8 @@ def check_settings(settings: Settings, environ: Mapping[str, str]) -> Settings:
             f"themselves: leave store out for {'shared memory' if has_shared_memory() else 'SQLite'}, or run one worker"
         )
     create_tracer(settings.tracing.enabled)
+    if settings.envoy.xds is not None:
+        require_grpcio()
     ApiKeys(dict, _admin_key(environ))
     return replace(settings, store=store, rules_store=settings.rules_store or default_rules_url())
 

@@ -126,12 +126,13 @@ def _write(member: Member, counter: StoredCounter, step: Step) -> None:
 
 
 def _charge(member: Member, counter: StoredCounter, now: i64) -> None:
-    """Charge the cost whether or not it fits, up to a debt of one full limit beyond the limit: so no charge blocks a
-    counter for longer than twice the limit takes to recover."""
+    """Charge the cost whether or not it fits, up to a debt of at most one full limit beyond the limit: so no charge
+    blocks a counter for longer than twice the limit takes to recover."""
     algorithm = member.algorithm
     state, writer = counter.state, counter.writer
     units = writer.used(state, now) if state is not None and writer is not None else 0
-    cost = min(member.cost, 2 * algorithm.capacity - units)
+    capacity, amount = algorithm.capacity, member.amount
+    cost = min(member.cost, capacity + (amount if 0 < amount < capacity else capacity) - units)
     if cost <= 0:
         return
     if state is not None and _same_shape(writer, algorithm):

@@ -64,7 +64,8 @@ class Op(Enum):
     RESET = "reset"
     """Delete the counters."""
     CHARGE = "charge"
-    """Charge the cost whether or not it fits."""
+    """Charge the cost whether or not it fits, up to a debt of `amount` beyond the limit: at most, and unless given, one
+    full limit. A remote service does not get the amount."""
     GIVE_BACK = "give back"
     """Return `amount` of what a TAKE of `cost` charged at `tick`."""
     CLAIM = "claim"

@@ -1,4 +1,7 @@
-"""The application behind a proxy: it echoes the request, so that a test sees what the proxy forwarded."""
+"""The application behind a proxy: it echoes the request, so that a test sees what the proxy forwarded.
+
+It uses as many tokens as the request header x-use-tokens says, and reports them as x-tokens-used.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,8 @@ def serve_origin() -> Iterator[Origin]:
             self.send_response(STATUSES.get(self.path, 200))
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(payload)))
+            if tokens := self.headers.get("x-use-tokens"):
+                self.send_header("x-tokens-used", tokens)
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(payload)

@@ -61,13 +61,15 @@ class Envoy(ServerProcess):
     kind = "envoy"
     patient: ClassVar = {" timeout: 0.25s": " timeout: 30s", "connect_timeout: 0.25s": "connect_timeout: 30s"}
 
-    def __init__(self, crestgate: int, application: int, changes: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, crestgate: int, application: int, changes: Mapping[str, str] | None = None, file: str = "envoy.yaml"
+    ) -> None:
         super().__init__()
         self.admin = free_port()
         ports = {"port_value: 8000": self.port, "port_value: 8081": crestgate, "port_value: 9000": application}
         ports["port_value: 9901"] = self.admin
         addresses = {old: f"port_value: {new}" for old, new in ports.items()}
-        text = replace_each((DEPLOY / "envoy" / "envoy.yaml").read_text(), {**addresses, **(changes or {})})
+        text = replace_each((DEPLOY / "envoy" / file).read_text(), {**addresses, **(changes or {})})
         (self.folder / "envoy.yaml").write_text(text)
 
     @property

@@ -85,3 +85,26 @@ def test_error_elsewhere_keeps_its_location(run: Run, folder: Path, monkeypatch:
     monkeypatch.setenv("CRESTGATE_SERVER__GRPC", "there")
     lines = run("serve", "--http", "x").err.splitlines()
     assert [line.partition(": ")[0] for line in lines] == ["crestgate.yaml:1", "crestgate", "CRESTGATE_SERVER__GRPC"]
+
+
+def test_envoy_ratelimit_shows_its_settings_without_secrets(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"REDIS_URL": "r:1", "REDIS_AUTH": "hidden", "CONFIG_TYPE": "GRPC_XDS_SOTW", "DEBUG_PORT": "6070"}
+    headers = {
+        "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS": "x-token:hidden",
+        "CRESTGATE_ADMIN_KEY": "hidden-hidden-hidden",
+    }
+    for name, value in (variables | headers).items():
+        monkeypatch.setenv(name, value)
+    result = run("envoy-ratelimit", "--show")
+    assert result.code == 0
+    assert "DEBUG_PORT is without effect" in result.out
+    assert "CRESTGATE_STORE=redis://:***@r:1" in result.out
+    assert "CRESTGATE_SERVER__GRPC=0.0.0.0:8081" in result.out
+    assert "hidden" not in result.out
+
+
+def test_envoy_ratelimit_names_the_variable_that_stops_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRPC_UDS", "/run/x.sock")
+    result = run("envoy-ratelimit")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("GRPC_UDS: Crestgate listens for gRPC on TCP only")

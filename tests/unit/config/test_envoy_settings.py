@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from crestgate.config.envoy import Envoy
 from crestgate.config.settings import Settings, load_settings
-from crestgate.errors import ValidationError
+from crestgate.envoy.xds.settings import Xds, XdsTls
+from crestgate.envoy.xds.snapshot import write_snapshot
+from crestgate.errors import ConfigError, ValidationError
+from crestgate.service.preflight import check_settings
 
 MAIL = "domain: mail\ndescriptors:\n  - key: to\n    rate_limit: {unit: day, requests_per_unit: 5}\n"
 VARIABLE = "CRESTGATE_ENVOY__CONFIG"
@@ -77,7 +81,8 @@ def test_mistakes_in_descriptor_files_are_reported_with_the_others() -> None:
     Path("etc/envoy.d/shop.yaml").write_text("domain: mail\n")
     assert messages("mode: other\nenvoy:\n  config: envoy.d\n  colour: red\n") == [
         "etc/crestgate.yaml:1: mode: must be one of service, embedded, not 'other'",
-        "etc/crestgate.yaml:4: envoy.colour: unknown field: there are config, negative_hits, x_ratelimit",
+        "etc/crestgate.yaml:4: envoy.colour: unknown field: there are config, negative_hits, x_ratelimit, "
+        "charge_beyond_limit, max_debt, xds",
         "etc/envoy.d/mail.yaml:3: descriptors[0].key: is missing: write the key that requests have",
         "etc/envoy.d/shop.yaml:1: domain: 'mail' is the domain of etc/envoy.d/mail.yaml too: put all of its "
         "descriptors into one file",
@@ -86,7 +91,41 @@ def test_mistakes_in_descriptor_files_are_reported_with_the_others() -> None:
 
 MISTAKES = [
     ("envoy: envoy.d\n", "envoy: must be a mapping: write {config: …} around the path"),
-    ("envoy: [envoy.d]\n", "envoy: must be a mapping with config, negative_hits, x_ratelimit, not a list"),
+    (
+        "envoy: [envoy.d]\n",
+        "envoy: must be a mapping with config, negative_hits, x_ratelimit, charge_beyond_limit, max_debt, xds, "
+        "not a list",
+    ),
+    ("envoy: {max_debt: 0}\n", "envoy.max_debt: must be a whole number from 1 to 100, not 0"),
+    (
+        "envoy: {xds: {node_id: a}}\n",
+        "envoy.xds.server: is missing: write the host and port of the control plane, such as 'xds:18001'",
+    ),
+    ("envoy: {xds: {server: xds}}\n", "envoy.xds.server: must be a host and a port, such as 'xds:18001', not 'xds'"),
+    (
+        "envoy: {xds: {server: 'xds:99999'}}\n",
+        "envoy.xds.server: must be a host and a port, such as 'xds:18001', not 'xds:99999'",
+    ),
+    (
+        "envoy: {xds: {server: 'a:1', headers: [x]}}\n",
+        "envoy.xds.headers: must be a mapping of texts, 'name: …' for each, not a list",
+    ),
+    (
+        "envoy: {xds: {server: 'a:1', headers: {'a b': c}}}\n",
+        "envoy.xds.headers: 'a b' cannot be sent as a header: write another name",
+    ),
+    (
+        "envoy: {xds: {server: 'a:1', tls: {ca: no.pem}}}\n",
+        "envoy.xds.tls.ca: there is no file 'no.pem': create it, or correct the path",
+    ),
+    (
+        "envoy: {xds: {server: 'a:1', tls: {key: etc/crestgate.yaml}}}\n",
+        "envoy.xds.tls.certificate: is missing: key needs it",
+    ),
+    (
+        "envoy: {config: envoy.d, xds: {server: 'a:1'}}\n",
+        "envoy.xds: cannot be combined with 'config': limits are in files, or at a control plane",
+    ),
     ("envoy: {config: 5}\n", "envoy.config: must be text, not 5: write it in quotes, '5'"),
     ("envoy: {config: ''}\n", "envoy.config: must not be empty: write a string, or leave it out"),
     (
@@ -141,3 +180,54 @@ def test_x_ratelimit_is_off_by_default() -> None:
     assert messages("envoy: {x_ratelimit: often}\n") == [
         "etc/crestgate.yaml:1: envoy.x_ratelimit: must be true or false, not 'often'"
     ]
+
+
+def test_reported_hits_are_charged_up_to_one_full_limit_by_default() -> None:
+    envoy = loaded("").envoy
+    assert (envoy.charge_beyond_limit, envoy.max_debt) == (None, 100)
+    envoy = loaded("envoy: {config: envoy.d, charge_beyond_limit: false, max_debt: 20}\n").envoy
+    assert (envoy.charge_beyond_limit, envoy.max_debt) == (False, 20)
+
+
+def test_control_plane() -> None:
+    text = "envoy: {xds: {server: 'a:1', node_id: n, node_metadata: {zone: b}, headers: {x: y}, cache: last.json}}\n"
+    assert loaded(text).envoy.xds == Xds("a:1", "n", "", {"zone": "b"}, {"x": "y"}, None, "last.json")
+    assert loaded("envoy: {xds: {server: '[::1]:18000', tls: {}}}\n").envoy.xds == Xds("[::1]:18000", tls=XdsTls())
+    assert "y'" not in repr(loaded(text)), "headers may be secret"
+
+
+def test_control_plane_in_the_environment() -> None:
+    variables = {
+        "SERVER": "a:1",
+        "NODE_ID": "5",
+        "NODE_METADATA": "{zone: b}",
+        "TLS__ENABLED": "false",
+        "TLS__SERVER_NAME": "s",
+    }
+    environ = {f"CRESTGATE_ENVOY__XDS__{name}": value for name, value in variables.items()}
+    tls = XdsTls(enabled=False, server_name="s")
+    assert load_settings(None, environ).envoy.xds == Xds("a:1", "5", node_metadata={"zone": "b"}, tls=tls)
+
+
+def test_service_with_a_control_plane_needs_grpcio(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = loaded("envoy: {xds: {server: 'a:1'}}\n")
+    assert settings.descriptors_summary == "limits from the control plane at a:1"
+    check_settings(settings, {})
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(ConfigError, match=r"envoy.xds: needs grpcio: pip install 'crestgate\[grpc\]'"):
+        check_settings(settings, {})
+
+
+def test_descriptors_of_a_control_plane_wait_for_the_first_configuration(here: Path) -> None:
+    cache = here / "last.json"
+    descriptors = loaded(f"envoy: {{xds: {{server: 'a:1', cache: {cache}}}}}\n").descriptors()
+    assert descriptors is not None
+    assert (descriptors.waiting, descriptors.current.counts) == (True, {})
+    limit = {"key": "to", "rate_limit": {"unit": "day", "requests_per_unit": 5}}
+    write_snapshot(str(cache), "1", [{"name": "m", "domain": "mail", "descriptors": [limit]}])
+    descriptors.refresh()
+    assert (descriptors.waiting, descriptors.current.counts) == (False, {"mail": 1})
+    cache.write_text("damaged")
+    descriptors.refresh()
+    assert (descriptors.failures, descriptors.current.counts) == (1, {"mail": 1})
+    descriptors.close()

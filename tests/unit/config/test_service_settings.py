@@ -18,6 +18,7 @@ from crestgate.config.observability import Logs, Metrics, Tracing, Traffic
 from crestgate.config.section import field_names
 from crestgate.config.server import Address, ServerLimits, ServerSettings, Tls
 from crestgate.config.settings import Settings, load_settings
+from crestgate.envoy.xds.settings import Xds, XdsTls
 from crestgate.errors import ValidationError
 from crestgate.http.client_address import TrustedProxies
 from crestgate.http.header_options import HeaderStyle
@@ -212,16 +213,23 @@ def test_every_field_of_a_section_has_a_variable() -> None:
         ("tracing",): Tracing,
         ("traffic",): Traffic,
         ("envoy",): Envoy,
+        ("envoy", "xds"): Xds,
+        ("envoy", "xds", "tls"): XdsTls,
     }
     names = {path: field_names(section) for path, section in sections.items()}
     names["pressure",] = ("webhook",)
     names["migrate",] = ("from", "to", "percent", "rules", "endpoints")
     assert {path: inside for path, inside in NESTED_FIELDS.items() if path != ("default_policy",)} == names
     leaves = {"__".join(("CRESTGATE", *path, name)).replace("__", "_", 1) for path in names for name in names[path]}
-    leaves = {leaf.upper() for leaf in leaves} - {"CRESTGATE_SERVER__TLS", "CRESTGATE_SERVER__LIMITS"}
+    leaves = {leaf.upper() for leaf in leaves} - {
+        "CRESTGATE_SERVER__TLS",
+        "CRESTGATE_SERVER__LIMITS",
+        "CRESTGATE_ENVOY__XDS",
+        "CRESTGATE_ENVOY__XDS__TLS",
+    }
     variables = {*ENVIRONMENT} - {"CRESTGATE_DEPRECATED"}
     tls = {f"CRESTGATE_SERVER__TLS__{name}" for name in ("CERTIFICATE", "KEY", "GRPC_CLIENT_CA")}
-    envoy = {f"CRESTGATE_ENVOY__{name}" for name in ("CONFIG", "NEGATIVE_HITS", "X_RATELIMIT")}
+    envoy = {leaf for leaf in leaves if leaf.startswith("CRESTGATE_ENVOY__")}
     migrate = {f"CRESTGATE_MIGRATE__{name.upper()}" for name in names["migrate",]}  # see test_store_settings.py
     assert leaves == variables | tls | envoy | migrate  # these name files that are read: see test_envoy_settings.py
 

@@ -4,8 +4,9 @@
 A RateLimitRequest counts as many checks against the node's ceiling as it has counters. In metrics it is one, of the
 limit that decided: the one that denied, else the one with least remaining.
 
-Without `envoy.config` every request is refused (412, FAILED_PRECONDITION): a proxy that gets OK from a service whose
-operator forgot one setting would let everything through, and nobody would notice.
+Without `envoy.config` or `envoy.xds` every request is refused (412, FAILED_PRECONDITION): a proxy that gets OK from a
+service whose operator forgot one setting would let everything through, and nobody would notice. So it is before the
+first configuration of a control plane (503, UNAVAILABLE).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ __all__ = ["NOT_CONFIGURED", "EnvoyService"]
 
 DIMENSION: Final = "descriptor"
 NOT_CONFIGURED: Final = "no Envoy limits are configured: set envoy.config to a file or directory of them"
+NOT_RECEIVED: Final = "no configuration was received yet from the control plane of envoy.xds"
 
 
 @final
@@ -50,8 +52,11 @@ class EnvoyService:
         self.metrics = checks.metrics
         self.style = replace(settings.headers, x_ratelimit=settings.envoy.x_ratelimit)
         self.allows_negative_hits = settings.envoy.negative_hits
-        self.evaluator = None if descriptors is None else DescriptorEvaluator(checks.limiter, descriptors)
+        self.evaluator: DescriptorEvaluator | None = None
         """None where no limits on descriptors are configured."""
+        if descriptors is not None:
+            envoy = settings.envoy
+            self.evaluator = DescriptorEvaluator(checks.limiter, descriptors, envoy.charge_beyond_limit, envoy.max_debt)
 
     def should_rate_limit(self, call: CallContext, data: bytes) -> bytes | Deferred[bytes]:
         """The encoded RateLimitResponse to an encoded RateLimitRequest."""
@@ -77,6 +82,8 @@ class EnvoyService:
         checks = self.checks
         if check.settles:
             self._permit(call, check)
+        elif check.request is None and evaluator.descriptors.waiting:
+            raise ApiError(503, NOT_RECEIVED)
         refusal = checks.ceiling.admit(check.checks)
         if refusal is not None:
             raise ApiError(refusal.status, refusal.detail, refusal.headers)

@@ -14,6 +14,7 @@ from crestgate.service.observability.publisher import Publisher
 __all__ = ["Probes"]
 
 NO_STORE = [(b"cache-control", b"no-store")]
+TEXT = (b"content-type", b"text/plain; charset=utf-8")
 
 
 class Probes:
@@ -35,6 +36,11 @@ class Probes:
             status = "degraded" if readiness.unreachable else "ready"
             return HttpResponse(200, encode({"status": status, **stores}), NO_STORE)
         return problem_response(503, f"not ready: {readiness.problem()}", NO_STORE, **stores)
+
+    async def healthcheck(self, call: CallContext, body: bytes) -> HttpResponse:
+        """`GET /healthcheck`: readiness as envoyproxy/ratelimit has it, for probes that were made for that."""
+        ready = (await self._health.readiness()).ready
+        return HttpResponse(200 if ready else 500, b"OK" if ready else b"", NO_STORE, TEXT)
 
     async def metrics(self, call: CallContext, body: bytes) -> HttpResponse:
         """`GET /metrics`: of all workers of this node."""

@@ -9,12 +9,16 @@ share their stores, so all of them would be taken out of service together.
 Invalid rules do not make it not ready. The previous rules stay in force, and a typo in a file that all instances read
 must not take all of them out of service. The response reports it, as the log and a metric do.
 
+Limits from a control plane (`envoy.xds`) are required once: before the first configuration no request of a proxy can be
+decided. Afterwards the last one stays in force without the control plane.
+
 A result is cached for a second, so frequent probes do not load the stores.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["ALL", "PROBE_ID", "RULE_DATABASE", "Health", "ReadinessResult", "RequiredProbes", "required_probes"]
 
 OK = "ok"
+NOT_RECEIVED = "no configuration was received yet from the control plane of envoy.xds"
 RULE_DATABASE = "rule_database"
 CACHE_SECONDS = 1.0
 TIMEOUT_SECONDS = 2.0
@@ -80,7 +85,15 @@ class ReadinessResult:
 class Health:
     """Health of one worker."""
 
-    def __init__(self, limiter: AsyncLimiter, repository: Repository, required: RequiredProbes = ALL) -> None:
+    def __init__(
+        self,
+        limiter: AsyncLimiter,
+        repository: Repository,
+        required: RequiredProbes = ALL,
+        awaits_limits: Callable[[], bool] | None = None,
+    ) -> None:
+        """`awaits_limits` tells whether a control plane has not sent its first configuration yet; None without one."""
+        self._awaits_limits = awaits_limits
         self.stopping = False
         """Set when the worker is about to stop: it is not ready then, so that it gets no new requests."""
         self._limiter = limiter
@@ -117,9 +130,13 @@ class Health:
             stores_required = self._required.stores and any(result != OK for result in results)
             database_required = self._required.rule_database and database != OK
             probed = {**stores, RULE_DATABASE: database}
+            checks = {**probed, "rules": self._rules()}
+            waiting = self._awaits_limits is not None and self._awaits_limits()
+            if self._awaits_limits is not None:
+                checks["envoy"] = NOT_RECEIVED if waiting else OK
             self._result = ReadinessResult(
-                not stores_required and not database_required,
-                {**probed, "rules": self._rules()},
+                not stores_required and not database_required and not waiting,
+                checks,
                 tuple(name for name, result in probed.items() if result != OK),
             )
             self._probed_at = asyncio.get_running_loop().time()

@@ -44,6 +44,7 @@ class Current:
 
     def __init__(self, domains: Domains) -> None:
         self.current = domains
+        self.waiting = False
 
 
 def domains_of(folder: Path, text: str) -> Domains:
@@ -79,6 +80,8 @@ class Proxy:
         checks: str = "100000/second",
         waits: bool = False,
         x_ratelimit: bool | None = None,
+        charge_beyond_limit: bool | None = None,
+        max_debt: int = 100,
     ) -> None:
         """With `waits` every response is awaited. `x_ratelimit` is the setting of Envoy's section; by default that of
         the style."""
@@ -87,7 +90,9 @@ class Proxy:
         self.store: Any = MemoryStore(clock=self.clock) if store is None else store
         limits = ServerLimits(checks=Limit.parse(checks))
         limited = style.x_ratelimit if x_ratelimit is None else x_ratelimit
-        envoy = EnvoySettings(negative_hits=True, x_ratelimit=limited)
+        envoy = EnvoySettings(
+            negative_hits=True, x_ratelimit=limited, charge_beyond_limit=charge_beyond_limit, max_debt=max_debt
+        )
         settings = Settings(server=ServerSettings(limits=limits), headers=style, envoy=envoy)
         self.limiter = AsyncLimiter(self.store, on_store_error=on_store_error)
         self.metrics = WorkerMetrics()

@@ -244,8 +244,8 @@ def test_negative_hits_give_back_at_most_what_was_used(proxy: Proxy, algorithm: 
     assert (status.code, status.limit_remaining) == (OK, 5)
     (status,) = proxy.check(descriptor(f"{algorithm}=a", hits=1000, back=True)).statuses
     assert (status.code, status.limit_remaining, status.duration_until_reset.seconds) == (OK, 10, 0)
-    assert not proxy.passes(descriptor(f"{algorithm}=a", hits=11))
-    assert proxy.passes(descriptor(f"{algorithm}=a", hits=10))
+    assert not proxy.passes(descriptor(f"{algorithm}=a"), hits=11)
+    assert proxy.passes(descriptor(f"{algorithm}=a"), hits=10)
 
 
 def test_negative_hits_on_unused_counter_change_nothing(proxy: Proxy) -> None:

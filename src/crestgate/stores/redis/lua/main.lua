@@ -133,7 +133,7 @@ while at <= #batch do
       if op == RESET then
         cell.state, cell.writer, cell.foreign, cell.changed = nil, nil, nil, true
       elseif op == CHARGE then
-        slow_path().charge(cell, alg, now, cost)
+        slow_path().charge(cell, alg, now, cost, amount)
       else
         slow_path().give_back(cell, alg, now, amount, taken_at, cost)
       end

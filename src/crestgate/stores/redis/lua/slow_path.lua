@@ -68,12 +68,13 @@ local function make_slow_path()
     cell.changed = true
   end
 
-  -- A debt is at most one full limit above the limit.
-  function path.charge(cell, alg, now, cost)
+  -- A debt is at most one full limit above the limit, or `amount` if that is less; 0 means a full limit.
+  function path.charge(cell, alg, now, cost, amount)
     local state = cell.state
     local units = 0
     if state then units = implementation_of(cell.kind).used(path.writer_of(cell), state, now) end
-    cost = min(cost, 2 * alg.capacity - units)
+    if amount == 0 then amount = alg.capacity end
+    cost = min(cost, alg.capacity + min(amount, alg.capacity) - units)
     if cost <= 0 then return end
     if state and same_shape(cell, alg) then
       local time, a, b = alg.implementation.charge(alg, state, now, cost)
