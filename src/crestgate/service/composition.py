@@ -177,10 +177,7 @@ async def open_service(
     token_key = await asyncio.to_thread(signing_key, repository)
     traffic = TrafficRecorder(recording.max_requests, _now_us(), token_key) if recording.record else None
     notifier.listen(catalog.wake, _traffic_writer(traffic, TrafficFiles(node.snapshots, worker)))
-    metrics = WorkerMetrics(worker_snapshots.previous())
-    seen = worker_snapshots.own_seen()
-    metrics.keys.restore(seen.keys)
-    metrics.clients.restore(seen.clients)
+    metrics = _continue_metrics(worker_snapshots)
     webhook = Webhook(settings.webhook) if settings.webhook is not None else None
     watch = PressureWatch(metrics, settings.logs.keys, webhook)
     limiter = AsyncLimiter(
@@ -277,6 +274,15 @@ async def open_service(
     if webhook is not None:
         webhook.start()
     return Service(dependencies, app, rpc, publisher, health, callers, webhook, certificates, resp, xds)
+
+
+def _continue_metrics(snapshots: WorkerSnapshots) -> WorkerMetrics:
+    """The metrics of a worker go on where its predecessor ended."""
+    metrics = WorkerMetrics(snapshots.previous())
+    seen = snapshots.own_seen()
+    metrics.keys.restore(seen.keys)
+    metrics.clients.restore(seen.clients)
+    return metrics
 
 
 def _descriptors(settings: Settings) -> Descriptors | None:
