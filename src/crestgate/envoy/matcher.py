@@ -103,6 +103,7 @@ class Domains:
         if configured is None:
             label = f"{root.label}.override"  # without the entries: else callers could create any label
             algorithm = DEFAULT_ALGORITHM
+            headers = True
             key = root.part + "".join([entry_part(key, False) + _part(key, value) for key, value in entries])
             if len(key) > SHORT_KEY:
                 key = shorten_key(key)
@@ -110,22 +111,23 @@ class Domains:
             label = configured.limit.label
             used = configured.limit.algorithm
             algorithm = DEFAULT_ALGORITHM if used is None else used.limit.algorithm
+            headers = configured.limit.headers
             key = configured.key
         limit = self._overrides.get((label, algorithm, requests_per_unit, unit))
         if limit is None:
-            limit = self._compile_override(label, algorithm, requests_per_unit, unit)
+            limit = self._compile_override(label, algorithm, requests_per_unit, unit, headers)
         return Match(limit, key, label)
 
-    def _compile_override(self, label: str, algorithm: str, requests_per_unit: int, unit: int) -> DescriptorLimit:
+    def _compile_override(
+        self, label: str, algorithm: str, requests_per_unit: int, unit: int, headers: bool
+    ) -> DescriptorLimit:
         seconds = UNIT_NUMBERS[unit]
         try:
             # A shared bucket that is filled under a much higher limit would be exhausted for all others.
-            steps, _ = compile_limit(
-                requests_per_unit, seconds, algorithm, label, separate_counter=algorithm in BUCKETS
-            )
+            steps, _ = compile_limit(requests_per_unit, seconds, algorithm, label, None, algorithm in BUCKETS, headers)
         except ConfigError:  # more than this algorithm counts exactly
-            steps, _ = compile_limit(requests_per_unit, seconds, DEFAULT_ALGORITHM, label, separate_counter=True)
-        limit = DescriptorLimit(steps, label, requests_per_unit=requests_per_unit, unit=unit)
+            steps, _ = compile_limit(requests_per_unit, seconds, DEFAULT_ALGORITHM, label, None, True, headers)
+        limit = DescriptorLimit(steps, label, requests_per_unit=requests_per_unit, unit=unit, headers=headers)
         self._overrides[label, algorithm, requests_per_unit, unit] = limit
         return limit
 

@@ -8,8 +8,8 @@ descriptors:
       - key: to_number
         rate_limit: {unit: day, requests_per_unit: 5}
 
-`rate_limit` has three additional fields: `algorithm`, `burst` and `unit_multiplier`. What the reference silently
-ignores (such as a field at the wrong level) is an error here.
+`rate_limit` has four additional fields: `algorithm`, `burst`, `unit_multiplier` and `headers`. What the reference
+silently ignores (such as a field at the wrong level) is an error here.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ from crestgate.loader.fields import Fields, Problems, describe, join_names
 __all__ = ["TEXTS", "read_domain"]
 
 ROOT = ("domain", "descriptors")
-RATE_LIMIT = ("unit", "requests_per_unit", "unlimited", "name", "replaces", "algorithm", "burst", "unit_multiplier")
+RATE_LIMIT = (
+    *("unit", "requests_per_unit", "unlimited", "name", "replaces", "algorithm", "burst", "unit_multiplier"),
+    "headers",
+)
 DESCRIPTOR = (
     *("key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric"),
     *("share_threshold", "metadata"),
 )
-EXTENSIONS = ("algorithm", "burst", "unit_multiplier")
+EXTENSIONS = ("algorithm", "burst", "unit_multiplier", "headers")
 TEXTS = re.compile(r"domain|(?:descriptors\[[0-9]+\]\.)+(?:key|value|rate_limit\.(?:name|replaces\[[0-9]+\]\.name))")
 """Paths whose values are always text: `value: 5` and `value: 1.10` are these characters."""
 MAX_BYTES = 1024
@@ -99,14 +102,15 @@ def _read_limit(descriptor: Fields, label: str) -> DescriptorLimit | None:
     seconds *= fields.integer("unit_multiplier", 1, minimum=1, maximum=MAX_SAFE_INTEGER // 1_000_000 // seconds)
     algorithm: str = fields.choice("algorithm", ALGORITHMS, DEFAULT_ALGORITHM)
     burst = _burst(fields, algorithm)
+    headers = fields.boolean("headers", True)
     if len(fields.problems.entries) > before:
         return None
     try:
-        steps, unit = compile_limit(requests, seconds, algorithm, label, burst)
+        steps, unit = compile_limit(requests, seconds, algorithm, label, burst, headers=headers)
     except ConfigError as error:
         fields.problems.add(path, str(error))
         return None
-    return DescriptorLimit(steps, label, name, replaces, shadow, quota, requests, unit, metadata)
+    return DescriptorLimit(steps, label, name, replaces, shadow, quota, requests, unit, metadata, headers)
 
 
 def _burst(fields: Fields, algorithm: str) -> int | None:

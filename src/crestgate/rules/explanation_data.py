@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from crestgate.core.decision import Decision
 from crestgate.limiter.pending_check import PendingCheck
-from crestgate.rules.explanation import Explanation, RuleStatus, RuleVerdict, shown_identifier
+from crestgate.rules.explanation import Explanation, RuleStatus, RuleVerdict, shown_identifiers
 from crestgate.rules.explanation_changes import BindingLimit, changes_of
 from crestgate.rules.rule import ANY
 from crestgate.stores.port import Member
@@ -39,8 +39,8 @@ def explanation_data(
     else:
         rules = [_rule_data(verdict) for verdict in explanation.verdicts]
         limits = [
-            BindingLimit(member.algorithm.label, part, True, _user_of(member))
-            for member, part in counters
+            BindingLimit(member.algorithm.label, part, True, _user_of(member, dimension))
+            for (member, part), dimension in zip(counters, pending.dimensions or (), strict=True)
             if member.binds
         ]
         considered, truncated = explanation.considered, explanation.truncated
@@ -77,8 +77,10 @@ def _counters(pending: PendingCheck, decision: Decision) -> Iterator[Counter]:
 
 def _rule_data(verdict: RuleVerdict) -> dict[str, Any]:
     rule = verdict.rule
-    data: dict[str, Any] = {name: getattr(rule, name) for name in ("rule_id", "name", "dimension")}
-    data["identifier"] = shown_identifier(rule)
+    identifiers = shown_identifiers(rule)
+    data: dict[str, Any] = {"rule_id": rule.rule_id, "name": rule.name}
+    data["dimension"] = list(rule.dimensions) if rule.is_composite else rule.dimension
+    data["identifier"] = identifiers if rule.is_composite and rule.identifier != ANY else identifiers[0]
     data.update({name: getattr(rule, name) for name in ("endpoint_pattern", "method", "tier", "mode")})
     return {**data, "limit": str(rule.compiled()), **_verdict_data(verdict.status, verdict.reason, verdict.lost_to)}
 
@@ -115,6 +117,5 @@ def _counter_data(key: str, part: Decision, store: str) -> dict[str, Any]:
     }
 
 
-def _user_of(member: Member) -> str | None:
-    dimension, _, user = member.key.partition(":")
-    return user if dimension == "user" else None
+def _user_of(member: Member, dimension: str) -> str | None:
+    return member.key.partition(":")[2] if dimension == "user" else None

@@ -35,8 +35,9 @@ MAX_BITS: Final = 24
 SLICE: Final = 500
 
 Text = str | None
-RecordedRow = tuple[int, int, int, Text, Text, Text, Text, Text, Text, Text, Text]
-"""Time, cost, the hash that it is sampled by, ip, user, api_key (a digest), client, path, method, tier, key."""
+RecordedRow = tuple[int, int, int, Text, Text, Text, Text, Text, Text, Text, Text, dict[str, str] | None]
+"""Time, cost, the hash that it is sampled by, ip, user, api_key (a digest), client, path, method, tier, key, and the
+attributes."""
 
 
 @final
@@ -142,7 +143,8 @@ def is_long(context: ContextFields) -> bool:
     for value in (context.user, context.api_key, context.client, context.key, context.ip, context.tier, context.method):
         if value is not None and len(value) > MAX_VALUE:
             return True
-    return False
+    attributes = context.attributes
+    return attributes is not None and max(map(len, attributes.values()), default=0) > MAX_VALUE
 
 
 def row_of(time_us: int, cost: int, context: ContextFields) -> RecordedRow:
@@ -153,4 +155,5 @@ def row_of(time_us: int, cost: int, context: ContextFields) -> RecordedRow:
         client = digest if client == api_key else client
         api_key = digest
     named = (context.ip, context.user, api_key, client, context.path, context.method, context.tier, context.key)
-    return (time_us, cost, sample_hash(subject_of(context)), *named)
+    attributes = context.attributes
+    return (time_us, cost, sample_hash(subject_of(context)), *named, None if attributes is None else dict(attributes))
