@@ -165,6 +165,7 @@ class DecisionBody(msgspec.Struct, gc=False):
     state: Annotated[str, documented(enum=["normal", "warning", "throttled"])]
     delay: Annotated[float, documented("Seconds an admitted request should wait (leaky bucket).", minimum=0)]
     queue_position: Annotated[int | UnsetType, documented("Of leaky buckets only.", minimum=0, default=0)] = UNSET
+    headers: Annotated[bool | UnsetType, documented("false: not for clients, so no header may show it.")] = UNSET
     parts: Annotated[list[DecisionBody] | UnsetType, documented("When several limits applied, in order.")] = UNSET
     shadows: Annotated[list[DecisionBody] | UnsetType, documented("What shadow rules would have said.")] = UNSET
 
