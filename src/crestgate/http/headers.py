@@ -66,14 +66,30 @@ def rate_limit_headers(decision: Decision, style: HeaderStyle, now_us: int) -> l
     parts = decision.parts
     if not parts:
         return []
-    headers: list[tuple[bytes, bytes]] = []
     shown: Decision | None = decision
     for part in parts:
         if not part.algorithm.in_headers:
             shown = _shown(parts)
             break
+    headers: list[tuple[bytes, bytes]] = []
     if shown is not None:
-        _add_limits(headers, shown, style, now_us)
+        deciding = _text_of(shown.algorithm)
+        if style.ratelimit:
+            parts = shown.parts
+            if len(parts) == 1:
+                headers.append((b"ratelimit-policy", deciding.policy))
+                headers.append((b"ratelimit", _item(parts[0], deciding)))
+            else:
+                texts = [(part, _text_of(part.algorithm)) for part in parts]
+                headers.append((b"ratelimit-policy", b", ".join([words.policy for _, words in texts])))
+                headers.append((b"ratelimit", b", ".join([_item(part, words) for part, words in texts])))
+        if style.x_ratelimit:
+            from_us = now_us if style.reset == "epoch" else 0
+            headers.append((b"x-ratelimit-limit", deciding.capacity))
+            headers.append((b"x-ratelimit-remaining", b"%d" % shown.remaining))
+            headers.append((b"x-ratelimit-reset", b"%d" % _seconds(from_us + shown.reset_us)))
+            if shown.state != NORMAL:
+                headers.append((b"x-ratelimit-state", shown.state.encode()))
     if style.retry_after and not decision.allowed and decision.wait_us is not None:
         headers.append((b"retry-after", b"%d" % _seconds(decision.wait_us)))
     return headers
@@ -83,27 +99,6 @@ def _shown(parts: tuple[Decision, ...]) -> Decision | None:
     """The decision without the limits that are not for clients. None if no other is left."""
     shown = tuple([part for part in parts if part.algorithm.in_headers])
     return combine(shown, all(part.allowed for part in shown)) if shown else None
-
-
-def _add_limits(headers: list[tuple[bytes, bytes]], decision: Decision, style: HeaderStyle, now_us: int) -> None:
-    """All headers but Retry-After."""
-    parts = decision.parts
-    deciding = _text_of(decision.algorithm)
-    if style.ratelimit:
-        if len(parts) == 1:
-            headers.append((b"ratelimit-policy", deciding.policy))
-            headers.append((b"ratelimit", _item(parts[0], deciding)))
-        else:
-            texts = [(part, _text_of(part.algorithm)) for part in parts]
-            headers.append((b"ratelimit-policy", b", ".join([words.policy for _, words in texts])))
-            headers.append((b"ratelimit", b", ".join([_item(part, words) for part, words in texts])))
-    if style.x_ratelimit:
-        from_us = now_us if style.reset == "epoch" else 0
-        headers.append((b"x-ratelimit-limit", deciding.capacity))
-        headers.append((b"x-ratelimit-remaining", b"%d" % decision.remaining))
-        headers.append((b"x-ratelimit-reset", b"%d" % _seconds(from_us + decision.reset_us)))
-        if decision.state != NORMAL:
-            headers.append((b"x-ratelimit-state", decision.state.encode()))
 
 
 def general_name(label: str) -> str:

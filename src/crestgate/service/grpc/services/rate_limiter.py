@@ -67,7 +67,7 @@ class RateLimiter:
         """CheckRateLimit."""
         check_counts(message, PLANS)
         check_counts(message, ATTRIBUTES)
-        answers = self.checks.check(call, [_check_of(_read_check(message))], False)
+        answers = self.checks.check(call, [_check_of(_read_check(message), _may_have_attributes(message))], False)
         return _encode_check(answers) if isinstance(answers, list) else answers.then(_encode_check)
 
     def batch(self, call: CallContext, message: bytes) -> bytes | Later:
@@ -79,9 +79,10 @@ class RateLimiter:
         if count > MAX_CHECKS:
             raise InvalidRequestError("checks", f"has more than {MAX_CHECKS:,} checks: {SPLIT}")
         checks: list[CheckBody] = []
+        attributes = _may_have_attributes(message)
         try:
             for index in range(count):
-                checks.append(_check_of(requests[index]))  # noqa: PERF401 - as many as are valid, for the error
+                checks.append(_check_of(requests[index], attributes))  # noqa: PERF401 - as many as are valid, for the error
         except InvalidRequestError as error:
             raise error.inside(f"checks[{len(checks)}]") from None
         answers = self.checks.check(call, checks, True, len(message))
@@ -93,7 +94,7 @@ class RateLimiter:
         """GetRemainingQuota."""
         check_counts(message, PLANS)
         check_counts(message, ATTRIBUTES)
-        answer = self.checks.peek(_check_of(_read_quota(message)))
+        answer = self.checks.peek(_check_of(_read_quota(message), _may_have_attributes(message)))
         return _encode_quota(answer) if isinstance(answer, DecisionBody) else answer.then(_encode_quota)
 
     async def reset(self, call: CallContext, message: bytes) -> bytes:
@@ -114,14 +115,19 @@ class RateLimiter:
         return _encode(ResetResponse(reset_count=len(reset), reset=reset))
 
 
-def _check_of(request: Any) -> CheckBody:
+def _may_have_attributes(message: bytes) -> bool:
+    """Whether a message has the tag of attributes, by one byte of it: to read the field of an object costs more."""
+    return ATTRIBUTES.tag in message or ATTRIBUTES.tag | 0x80 in message
+
+
+def _check_of(request: Any, may_have_attributes: bool) -> CheckBody:
     """A CheckRequest or QuotaRequest as a check."""
     cost: int = request.cost if request.HasField("cost") else 1
     timestamp: float | None = request.timestamp if request.HasField("timestamp") else None
-    return _body_of(request, cost, timestamp)
+    return _body_of(request, cost, timestamp, may_have_attributes)
 
 
-def _body_of(request: Any, cost: int, timestamp: float | None) -> CheckBody:
+def _body_of(request: Any, cost: int, timestamp: float | None, may_have_attributes: bool = True) -> CheckBody:
     """What is not set is empty in a message, and so is what was set to nothing."""
     number: int = request.dimension
     identifier: str = request.identifier
@@ -129,7 +135,7 @@ def _body_of(request: Any, cost: int, timestamp: float | None) -> CheckBody:
     method: str = request.method
     key: str = request.key
     plans = request.plans
-    attributes = request.attributes
+    attributes = request.attributes if may_have_attributes else None
     if key:
         if number or identifier or endpoint or method or attributes:
             other = "dimension" if number else "identifier" if identifier else "endpoint" if endpoint else "method"
