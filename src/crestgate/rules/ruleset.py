@@ -154,12 +154,9 @@ class RuleSet:
             method = check_text("method", method).upper()
         tier = self.tier_of(context) if self.tiers or given.tier is not None else DEFAULT_TIER
         subjects, present = identified(context)
-        attributes = given.attributes
-        shape: RequestShape
-        if attributes is None:
-            shape = (raw, method, tier, present)
-        else:
-            own = attribute_subjects(attributes, self.attributes)
+        shape: RequestShape = (raw, method, tier, present)
+        if given.attributes is not None:
+            own = attribute_subjects(given.attributes, self.attributes)
             subjects.update(own)
             shape = (raw, method, tier, (present, *sorted(own)))
         cached = self.cache.get(shape)

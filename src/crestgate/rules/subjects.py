@@ -117,10 +117,11 @@ def subject_key(dimension: str, identifier: str) -> str:
 
 def counter_key(entry: CompiledRule, keys: dict[str, str]) -> str:
     """The key of a rule's counter for a request with these subjects. No subject looks like a digest."""
-    key = keys.get(entry.dimension)
-    if key is None:
+    try:
+        key = keys[entry.dimension]
+    except KeyError:  # only where it is composite
         key = _composite_key(entry, keys)
-    elif entry.dimension == "api" and entry.api is not None:
+    if entry.dimension == "api" and entry.api is not None:
         key = entry.api
     if len(key) > MAX_KEY_BYTES // 4 and len(key.encode("utf-8", "surrogatepass")) > MAX_KEY_BYTES:
         return f"{entry.dimension}#sha256:{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
