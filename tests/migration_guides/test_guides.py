@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -137,6 +138,30 @@ def test_throttled_limits_of_users(side: str) -> None:
 def test_throttled_decorator(side: str) -> None:
     sender = load(HERE / "throttled_app" / f"{side}.py")
     assert [sender.reported() for _ in range(3)] == [True, False, False]
+
+
+@pytest.mark.parametrize("side", ["before", "imports", "after"])
+def test_limits(side: str) -> None:
+    """`imports` is the application of before with the imports of Crestgate, as the guide says first."""
+    client = load_limits_app(side)
+    assert [client.call("alice") for _ in range(4)] == [True, True, True, False]
+    assert [client.call("bob", cost=2), client.call("bob", cost=2), client.call("bob")] == [True, False, True]
+    assert (client.left("alice"), client.left("bob"), client.left("carol")) == (0, 0, 3)
+    assert 3500 < client.wait("alice") <= 3600
+    client.refund("alice")
+    assert (client.left("alice"), client.left("bob")) == (3, 0)
+    assert [client.export("alice") for _ in range(3)] == [True, True, False]
+    assert client.export("bob")
+
+
+def load_limits_app(side: str) -> Any:
+    folder = HERE / "limits_app"
+    if side != "imports":
+        return load(folder / f"{side}.py")
+    text = (folder / "before.py").read_text().replace("from limits", "from crestgate.compat.limits")
+    module = ModuleType("application")
+    exec(compile(text, "imports.py", "exec"), module.__dict__)
+    return module
 
 
 # -- services: what their limits become --------------------------------------------------------------------------------

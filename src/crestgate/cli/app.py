@@ -103,12 +103,21 @@ def run(arguments: Sequence[str]) -> int:
             return _report_error(error)
         except (KeyboardInterrupt, typer.Abort):
             return INTERRUPTED
-        except (BrokenPipeError, SystemExit):  # stdout was closed by its reader; typer would exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return PIPE_CLOSED
+        except BrokenPipeError:
+            return _end_at_closed_pipe()
+        except SystemExit as error:  # typer has completed a word for a shell, or found that stdout was closed
+            if isinstance(error.__context__, BrokenPipeError):
+                return _end_at_closed_pipe()
+            return error.code if isinstance(error.code, int) else 0
         except Exception as error:  # noqa: BLE001 - no traceback, whatever it is
             return _report_unexpected(error)
     return code if isinstance(code, int) else 0
+
+
+def _end_at_closed_pipe() -> int:
+    """The reader of stdout has closed it: nothing more is written, not even at the end of the process."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return PIPE_CLOSED
 
 
 def _report_error(error: CrestgateError) -> int:

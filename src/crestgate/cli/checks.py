@@ -1,7 +1,8 @@
 """`crestgate check`, `peek` and `reset`: one decision, from a shell.
 
 A key under limits (`check user:42 --limit 10/min`), or a request under rules (`check --user 42 --path /orders`); in
-this process, or by a running service (`--url`). There is no failure policy: an unavailable store is an error.
+this process, or by a running service (`--url`). If the store is unavailable, the failure policy of the settings decides
+a check, as in a service, and the output says so. A reset is an error then: no policy can do it.
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ from crestgate.core.bounds import check_input
 from crestgate.core.context import RequestContext
 from crestgate.core.decision import Decision
 from crestgate.core.plans import Resolver
-from crestgate.errors import ConfigError, CrestgateError
+from crestgate.errors import ConfigError, CrestgateError, StoreError
 from crestgate.limiter.backend import Backend
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.failure_policy import FailurePolicy
+from crestgate.limiter.pending_check import PendingCheck
 from crestgate.rules.catalog import Catalog
 from crestgate.rules.editor import Editor
 from crestgate.rules.evaluator import CatalogPlans, RuleEvaluator
 from crestgate.rules.port import Repository
 from crestgate.rules.storage.factory import open_repository
 from crestgate.stores.factory import open_store
-from crestgate.stores.port import LocalStore, Op, Outcome, Request
+from crestgate.stores.port import Op, Outcome, Request
 from crestgate.stores.remote_store import RemoteStore
-from crestgate.stores.spec import StoreSpec
 
-__all__ = ["STORE_TIMEOUT", "add_checks", "open_catalog"]
+__all__ = ["STORE_TIMEOUT", "add_checks", "call_store", "open_catalog"]
 
 DENIED = 1
 STORE_TIMEOUT = 5.0
@@ -262,9 +263,12 @@ def _run(op: Op, command: CheckCommand, cost: int) -> Result:
         catalog = None
         if needs_catalog:
             catalog = stack.enter_context(open_catalog(settings, rules_store))
-        store = stack.enter_context(_open(url))
+        store = open_store(url)
+        stack.callback(store.close)
+        backend = Backend(store, FailurePolicy(settings.on_store_error, store.clock), None)
+        stack.callback(backend.drain)
         try:
-            result = _execute(op, command, cost, store, catalog, auditor)
+            result = _execute(op, command, cost, backend, catalog, auditor)
         except CrestgateError:
             raise
         except ValueError as error:  # an invalid key or cost
@@ -291,11 +295,11 @@ def _execute(
     op: Op,
     command: CheckCommand,
     cost: int,
-    store: LocalStore | RemoteStore,
+    backend: Backend,
     catalog: Catalog | None,
     auditor: Editor | None,
 ) -> Result:
-    backend = Backend(store, FailurePolicy("closed", store.clock), None)
+    store = backend.store
     if command.key is not None:
         key = check_input(command.key, cost)
         plans = CatalogPlans(catalog) if catalog is not None else None
@@ -307,36 +311,39 @@ def _execute(
             resolver.plan_of = store.plan_of
         bound = Bound(backend, resolver.chain([*command.limits, *command.plans]))
         check = bound.prepare(op, key, cost)
-        outcomes = _apply(store, check, auditor)
+        outcomes = _apply(backend, check, auditor)
         counters = [(key, name) for name in bound.names]
         return Result(None if op is Op.RESET else check.finish(outcomes), counters)
     assert catalog is not None
     check = RuleEvaluator(catalog, backend).prepare(op, command.context, cost)
-    outcomes = _apply(store, check, auditor) if check.applies else []
+    outcomes = _apply(backend, check, auditor) if check.applies else []
     counters = [(member.key, member.algorithm.label) for member in check.members]
     return Result(None if op is Op.RESET else check.finish(outcomes), counters)
 
 
-def _apply(store: LocalStore | RemoteStore, request: Request, auditor: Editor | None) -> list[Outcome]:
-    if auditor is not None:
-        with auditor.resetting(*dict.fromkeys([member.key for member in request.members])):
-            return _apply(store, request, None)
-    if isinstance(store, RemoteStore):
-        (outcomes,) = store.call([request], time.monotonic() + max(store.timeout, STORE_TIMEOUT))
-    else:
-        (outcomes,) = store.apply([request])
-    return outcomes
+def _apply(backend: Backend, check: PendingCheck, auditor: Editor | None) -> Sequence[Outcome]:
+    if check.op is not Op.RESET:
+        return call_store(backend, check)
+    if auditor is None:
+        return _send(backend, check)
+    with auditor.resetting(*dict.fromkeys([member.key for member in check.members])):
+        return _send(backend, check)
 
 
-@contextmanager
-def _open(url: StoreSpec) -> Iterator[LocalStore | RemoteStore]:
-    store = open_store(url)
+def call_store(backend: Backend, check: PendingCheck) -> Sequence[Outcome]:
+    """What the store answers; else the failure policy, which logs the error."""
     try:
-        if isinstance(store, RemoteStore):
-            store.connect()
-        yield store
-    finally:
-        store.close()
+        return _send(backend, check)
+    except StoreError as error:
+        return backend.answer(error, [check])[0]
+
+
+def _send(backend: Backend, request: Request) -> Sequence[Outcome]:
+    store = backend.remote
+    if store is None:
+        return backend.apply([request])[0]
+    store.connect()
+    return store.call([request], time.monotonic() + max(store.timeout, STORE_TIMEOUT))[0]
 
 
 @contextmanager

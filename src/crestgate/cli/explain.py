@@ -7,7 +7,6 @@ says so.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from crestgate.cli.attributes import AttrOption, read_attributes
-from crestgate.cli.checks import STORE_TIMEOUT, open_catalog
+from crestgate.cli.checks import call_store, open_catalog
 from crestgate.cli.decisions import decision_data, print_verdict
 from crestgate.cli.locations import (
     ConfigOption,
@@ -36,7 +35,7 @@ from crestgate.cli.remote_checks import is_notation, request_body
 from crestgate.config.settings import Settings
 from crestgate.core.context import RequestContext
 from crestgate.core.plans import Resolver
-from crestgate.errors import ConfigError, CrestgateError, StoreError
+from crestgate.errors import ConfigError, CrestgateError
 from crestgate.limiter.backend import Backend
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.failure_policy import FailurePolicy
@@ -47,8 +46,8 @@ from crestgate.rules.explanation import Explanation, explain_rules
 from crestgate.rules.explanation_data import explanation_data
 from crestgate.service.observability.labels import key_label
 from crestgate.stores.factory import open_store
-from crestgate.stores.port import LocalStore, Op, Outcome
-from crestgate.stores.remote_store import RemoteStore, store_title
+from crestgate.stores.port import Op
+from crestgate.stores.remote_store import store_title
 
 __all__ = ["explain"]
 
@@ -178,7 +177,7 @@ def _explain_locally(
         backend = Backend(store, FailurePolicy(settings.on_store_error, store.clock), None)
         try:
             pending, explanation = _prepare(catalog, backend, context, plans, cost)
-            outcomes = _peek(store, backend, pending) if pending.applies else []
+            outcomes = call_store(backend, pending) if pending.applies else []
         except CrestgateError:
             raise
         except ValueError as error:  # an invalid key or cost
@@ -212,17 +211,6 @@ def _prepare(
         explanation = explain_rules(rules, context, now_us)
         if rules is catalog.current:  # else they have changed meanwhile
             return pending, explanation
-
-
-def _peek(store: LocalStore | RemoteStore, backend: Backend, pending: PendingCheck) -> Sequence[Outcome]:
-    """What the store answers; else the failure policy, which logs the error."""
-    try:
-        if isinstance(store, RemoteStore):
-            store.connect()
-            return store.call([pending], time.monotonic() + max(store.timeout, STORE_TIMEOUT))[0]
-        return store.apply([pending])[0]
-    except StoreError as error:
-        return backend.fallback(error, [pending]).replies[0]
 
 
 def _print(data: Mapping[str, Any]) -> None:

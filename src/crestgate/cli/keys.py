@@ -1,31 +1,33 @@
-"""`crestgate keys`: create, list, rotate and revoke the API keys of a service, in its rule database.
+"""`crestgate keys`: create, list, rotate and revoke the API keys of a service: in its rule database, or by its API.
 
-No service needs to be running, so the first key is created this way, too. Running ones see a change within a second.
+With the database no service needs to be running, so the first key is created this way, too. Running ones see a change
+within a second.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import typer
 
-from crestgate.cli.durations import duration_us, parse_duration
+from crestgate.cli.durations import duration_us
 from crestgate.cli.groups import command_group
-from crestgate.cli.locations import ConfigOption, JsonOption, actor, key_store, open_rules
+from crestgate.cli.locations import ConfigOption, JsonOption, TokenOption, UrlOption, actor, key_store, open_rules
 from crestgate.cli.output import Cell, Column, escape_control, print_error, print_json, print_line, print_table
-from crestgate.config.default_folder import default_rules_url, has_default_rules
-from crestgate.errors import ConfigError, NotFoundError, ReadOnlyError, StoreError
+from crestgate.cli.remote import remote_service
+from crestgate.cli.remote_keys import ServiceKeys
+from crestgate.errors import ConfigError, ReadOnlyError, StoreError
 from crestgate.loader.fields import Fields, Problems
 from crestgate.rules.port import Repository
 from crestgate.rules.storage.factory import open_repository
-from crestgate.rules.timestamps import format_timestamp, read_timestamp
-from crestgate.runtime.url_options import Options, redact_url
-from crestgate.service.auth.keys import SCOPES, TOKEN, ApiKey, create_key, list_keys, revoke_key, rotate_key
+from crestgate.rules.timestamps import read_timestamp
+from crestgate.runtime.url_options import Options
+from crestgate.service.auth.keys import SCOPES, Scope, create_key, key_id_of, list_keys, revoke_key, rotate_key
 
 __all__ = ["keys_app"]
 
@@ -35,6 +37,8 @@ COLUMNS = (
 )
 LAST_US = 253_402_300_799_000_000
 """The last second of the year 9999, the latest timestamp that can be formatted."""
+
+DATE = "a duration such as 90d or 12h, a date such as 2030-01-31, or a timestamp such as 2030-01-31T12:00:00Z"
 
 keys_app = command_group("Create, list, rotate and revoke the keys of a service.")
 
@@ -46,6 +50,21 @@ KeyStoreOption = Annotated[
         help="Its rule database [CRESTGATE_RULES_STORE, else settings, else ./.crestgate/rules.db].",
     ),
 ]
+
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Its id, as `keys list` shows it.")]
+
+
+class Keys(Protocol):
+    """The keys of a database, or of a service: each as data, without its digest."""
+
+    def create(self, name: str, scope: Scope, expires_us: int | None) -> dict[str, Any]: ...
+
+    def list(self) -> list[dict[str, Any]]: ...
+
+    def revoke(self, key_id: str) -> None: ...
+
+    def rotate(self, key_id: str, grace_us: int, expires_us: int | None) -> dict[str, Any]: ...
 
 
 @keys_app.command()
@@ -60,116 +79,160 @@ def create(
     as_json: JsonOption = False,
     rules_store: KeyStoreOption = None,
     config: ConfigOption = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
 ) -> None:
     """Create a key, and print its token once, on stdout.
 
     \b
     crestgate keys create ci --scope write --expires 90d
+    crestgate keys create grafana --scope read --url http://127.0.0.1:8080
     """
     known_scope = next((one for one in SCOPES if one == scope.lower()), None)
     if known_scope is None:
         raise ConfigError(f"--scope is one of {', '.join(SCOPES)}, not {scope!r}")
     expires_us = None if expires is None else _parse_expiry(expires, time.time_ns() // 1000)
-    with _open(rules_store, config, create=True) as repository:
-        key, token = create_key(repository, actor(), name, known_scope, expires_us)
+    with _keys(rules_store, config, url, token, create=True) as keys:
+        data = keys.create(name, known_scope, expires_us)
     if as_json:
-        print_json({**_data(key), "token": token})
+        print_json(data)
         return
-    ends = "" if key.expires_us is None else f" until {format_timestamp(key.expires_us)}"
-    print_error(f"key {key.key_id} for {key.name!r}, scope {key.scope}{ends}; its token is shown this once:", prefix="")
-    print_line(token)
+    ends = "" if data["expires_at"] is None else f" until {data['expires_at']}"
+    print_error(
+        f"key {data['key_id']} for {data['name']!r}, scope {data['scope']}{ends}; its token is shown this once:",
+        prefix="",
+    )
+    print_line(escape_control(str(data["token"])))
 
 
 @keys_app.command("list")
-def list_all(as_json: JsonOption = False, rules_store: KeyStoreOption = None, config: ConfigOption = None) -> None:
-    """List all keys, without their tokens: only digests are stored."""
-    with _open(rules_store, config) as repository:
-        keys = list_keys(repository)
+def list_all(
+    as_json: JsonOption = False,
+    rules_store: KeyStoreOption = None,
+    config: ConfigOption = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """List all keys, without their tokens: only digests are stored.
+
+    \b
+    crestgate keys list
+    crestgate keys list --url http://127.0.0.1:8080 --json
+    """
+    with _keys(rules_store, config, url, token) as keys:
+        found = keys.list()
     if as_json:
-        print_json([_data(key) for key in keys])
-    elif keys:
-        now_us = time.time_ns() // 1000
-        print_table(COLUMNS, [_row(key, now_us) for key in keys])
+        print_json(found)
+    elif found:
+        print_table(COLUMNS, [_row(key, datetime.now(UTC)) for key in found])
     else:
         print_line("no keys")
 
 
 @keys_app.command()
 def revoke(
-    key_id: Annotated[str, typer.Argument(metavar="ID", help="Its id, as `keys list` shows it.")],
+    key_id: IdArgument,
+    as_json: JsonOption = False,
     rules_store: KeyStoreOption = None,
     config: ConfigOption = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
 ) -> None:
-    """Revoke a key, within a second in every service that uses this database."""
-    token = TOKEN.fullmatch(key_id)
-    if token is not None:  # use only the id of a whole token, and never show the rest
-        key_id = token[1]
-    with _open(rules_store, config) as repository:
-        try:
-            revoke_key(repository, actor(), key_id)
-        except NotFoundError as error:
-            named = [key.key_id for key in list_keys(repository) if key.name == key_id]
-            if not named:
-                raise
-            ids = f"the id {named[0]}" if len(named) == 1 else f"the ids {', '.join(named)}"
-            raise NotFoundError(f"{error}: the key with this name has {ids}") from None
-    print_line(Cell("revoked", "red"), f"  key {escape_control(key_id)}")
+    """Revoke a key, within a second in every service that uses this database.
+
+    \b
+    crestgate keys revoke 3f9c02d17ab4
+    """
+    key_id = key_id_of(key_id)
+    with _keys(rules_store, config, url, token) as keys:
+        keys.revoke(key_id)
+    if as_json:
+        print_json({"key_id": key_id, "revoked": True})
+    else:
+        print_line(Cell("revoked", "red"), f"  key {escape_control(key_id)}")
 
 
 @keys_app.command()
 def rotate(
-    key_id: Annotated[str, typer.Argument(metavar="ID", help="Its id, as `keys list` shows it.")],
+    key_id: IdArgument,
     grace: Annotated[
-        str, typer.Option("--grace", metavar="DURATION", help="How long the old token still works: 10m, 1h, 1d.")
+        str, typer.Option("--grace", metavar="DURATION", help="How long the old token still works: 10m, 1h, 0s.")
     ] = "1h",
+    expires: Annotated[
+        str | None, typer.Option("--expires", metavar="WHEN", help="Of the new key [as the old one].")
+    ] = None,
     as_json: JsonOption = False,
     rules_store: KeyStoreOption = None,
     config: ConfigOption = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
 ) -> None:
-    """Create a key with the same name, scope and expiry, and let the old one expire. Prints the new token once.
+    """Replace a key by one with the same name and scope, and let the old one expire. Prints the new token once.
 
     \b
     crestgate keys rotate 3f9c02d17ab4 --grace 1h
+    crestgate keys rotate 3f9c02d17ab4 --grace 0s --expires 90d
     """
-    token_given = TOKEN.fullmatch(key_id)
-    if token_given is not None:  # use only the id of a whole token, and never show the rest
-        key_id = token_given[1]
-    ends_us = time.time_ns() // 1000 + round(parse_duration(grace, "--grace") * 1_000_000)
-    with _open(rules_store, config) as repository:
-        key, old, token = rotate_key(repository, actor(), key_id, ends_us)
+    grace_us = duration_us(grace)
+    if grace_us is None:
+        raise ConfigError(f"--grace is a duration such as 10m, 1h or 0s, not {grace!r}")
+    expires_us = None if expires is None else _parse_expiry(expires, time.time_ns() // 1000)
+    with _keys(rules_store, config, url, token) as keys:
+        data = keys.rotate(key_id_of(key_id), grace_us, expires_us)
     if as_json:
-        print_json({**_data(key), "token": token, "replaces": _data(old)})
+        print_json(data)
         return
+    old = data["replaces"]
+    works = f"works until {old['expires_at']}" if grace_us else "no longer works"
     print_error(
-        f"key {key.key_id} replaces {old.key_id} ({old.name!r}, scope {old.scope}), which works until "
-        f"{format_timestamp(old.expires_us)}; the new token is shown this once:",
+        f"key {data['key_id']} replaces {old['key_id']} ({old['name']!r}, scope {old['scope']}), which {works}; the "
+        "new token is shown this once:",
         prefix="",
     )
-    print_line(token)
+    print_line(escape_control(str(data["token"])))
+
+
+class DatabaseKeys:
+    """The keys in a rule database."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+
+    def create(self, name: str, scope: Scope, expires_us: int | None) -> dict[str, Any]:
+        key, token = create_key(self._repository, actor(), name, scope, expires_us)
+        return {**key.to_data(), "token": token}
+
+    def list(self) -> list[dict[str, Any]]:
+        return [key.to_data() for key in list_keys(self._repository)]
+
+    def revoke(self, key_id: str) -> None:
+        revoke_key(self._repository, actor(), key_id)
+
+    def rotate(self, key_id: str, grace_us: int, expires_us: int | None) -> dict[str, Any]:
+        now_us = time.time_ns() // 1000
+        key, old, token = rotate_key(
+            self._repository, actor(), key_id, now_us=now_us, grace_us=grace_us, expires_us=expires_us
+        )
+        return {**key.to_data(), "token": token, "replaces": old.to_data()}
 
 
 @contextmanager
-def _open(rules_store: str | None, config: str | None, *, create: bool = False) -> Iterator[Repository]:
+def _keys(
+    rules_store: str | None, config: str | None, service_url: str | None, token: str | None, *, create: bool = False
+) -> Iterator[Keys]:
+    """The keys of a service, or of a database."""
+    service = remote_service(service_url, token, rules_store=rules_store, config=config)
+    if service is not None:
+        yield ServiceKeys(service)
+        return
     url = key_store(rules_store, config)
-    if not rules_store and os.environ.get("CRESTGATE_URL", "").strip():
-        _check_database_is_here(url, config)
     if "://" not in url:
         raise ReadOnlyError(f"keys are not stored in files such as {url}: name a rule database with --rules-store URL")
     repository = open_rules(url, _create_database if create else _refuse_missing)
     try:
-        yield repository
+        yield DatabaseKeys(repository)
     finally:
         repository.close()
-
-
-def _check_database_is_here(url: str, config: str | None) -> None:
-    """CRESTGATE_URL may name a service elsewhere: a key in a new database of this folder would be unknown there."""
-    if not (config or os.environ.get("CRESTGATE_CONFIG") or url != default_rules_url() or has_default_rules()):
-        raise ConfigError(
-            "keys are created in the service's rule database: run this in the folder of the service, or with its "
-            "--config; CRESTGATE_URL is not used"
-        )
-    print_error(f"CRESTGATE_URL is not used: these are the keys in {redact_url(url)}")
 
 
 def _create_database(path: str, url: str) -> Repository:
@@ -196,10 +259,7 @@ def _parse_expiry(text: str, now_us: int) -> int:
     lasts_us = duration_us(text)
     at_us = _date(text.strip()) if lasts_us is None else now_us + lasts_us
     if at_us is None or at_us > LAST_US:
-        raise ConfigError(
-            "--expires is a duration such as 90d or 12h, a date such as 2030-01-31, or a timestamp such as "
-            f"2030-01-31T12:00:00Z, not {text!r}"
-        )
+        raise ConfigError(f"--expires is {DATE}, not {text!r}")
     if at_us <= now_us:
         raise ConfigError(f"--expires {text} is in the past")
     return at_us
@@ -217,23 +277,13 @@ def _date(text: str) -> int | None:
     return int(day.timestamp()) * 1_000_000
 
 
-def _data(key: ApiKey) -> dict[str, Any]:
-    return {
-        "key_id": key.key_id,
-        "name": key.name,
-        "scope": key.scope,
-        "created_at": format_timestamp(key.created_us),
-        "expires_at": format_timestamp(key.expires_us),
-    }
-
-
-def _row(key: ApiKey, now_us: int) -> list[str | Cell]:
-    expires = "-" if key.expires_us is None else format_timestamp(key.expires_us) or "-"
-    is_expired = key.expires_us is not None and key.expires_us <= now_us
+def _row(key: Mapping[str, Any], now: datetime) -> list[str | Cell]:
+    expires = key["expires_at"]
+    is_expired = expires is not None and datetime.fromisoformat(expires) <= now
     return [
-        key.key_id,
-        key.name,
-        key.scope,
-        format_timestamp(key.created_us) or "-",
-        Cell(f"{expires} (expired)", "red") if is_expired else expires,
+        key["key_id"],
+        key["name"],
+        key["scope"],
+        key["created_at"],
+        Cell(f"{expires} (expired)", "red") if is_expired else expires or "-",
     ]

@@ -13,7 +13,7 @@ from typing import Any
 from crestgate.config.default_folder import read_service_file
 from crestgate.errors import ConfigError
 from crestgate.service.observability.node_status import is_current, node_status
-from crestgate.service.observability.snapshot import Snapshot
+from crestgate.service.observability.snapshot import Snapshot, WorkerStatus
 from crestgate.service.observability.worker_snapshots import WorkerSnapshots
 
 __all__ = ["LocalService", "find_local_service", "no_local_service"]
@@ -25,8 +25,9 @@ READER = 0
 class LocalService:
     """A running service of this user on this machine."""
 
-    def __init__(self, url: str, snapshots: str) -> None:
+    def __init__(self, url: str, snapshots: str, workers: int) -> None:
         self.title = url
+        self._workers = workers
         self._files = WorkerSnapshots(snapshots, READER)
 
     def is_running(self) -> bool:
@@ -40,18 +41,12 @@ class LocalService:
         snapshots = self._snapshots()
         if not any(is_current(snapshot, now_us) for snapshot in snapshots.values()):
             raise no_local_service()
-        return node_status(snapshots, now_us)
+        return node_status(snapshots, now_us, self._workers)
 
-    def breakers(self) -> dict[str, tuple[str, str]]:
-        """By server: the worst state of all workers, and the last error."""
-        order = ("closed", "half-open", "open")
-        found: dict[str, tuple[str, str]] = {}
-        for snapshot in self._snapshots().values():
-            for server, one in (snapshot.worker.breakers if snapshot.worker is not None else {}).items():
-                known = found.get(server)
-                if known is None or order.index(one[0]) > order.index(known[0]):
-                    found[server] = one
-        return found
+    def workers(self) -> list[WorkerStatus]:
+        """What each worker published lately."""
+        now_us = time.time_ns() // 1000
+        return [one.worker for one in self._snapshots().values() if one.worker is not None and is_current(one, now_us)]
 
     def _snapshots(self) -> dict[int, Snapshot]:
         try:
@@ -65,7 +60,7 @@ def find_local_service() -> LocalService | None:
     found = read_service_file()
     if found is None or not os.path.isdir(found["snapshots"]):
         return None
-    service = LocalService(str(found.get("url")), found["snapshots"])
+    service = LocalService(str(found.get("url")), found["snapshots"], found["workers"])
     return service if service.is_running() else None
 
 

@@ -43,6 +43,7 @@ __all__ = [
     "open_rules",
     "open_rules_for",
     "refuse_missing",
+    "store_of",
     "store_url",
 ]
 
@@ -99,15 +100,21 @@ def store_url(option: str | None, settings: Settings) -> StoreSpec:
     """The store of the counters: by default a file in this folder. Memory is refused: it is lost at exit."""
     if not option and not settings.store_is_set:
         make_default_folder("name a store with --store URL")
-        default, store = default_store_url(), settings.store
-        return NamedStores(default, store.named) if isinstance(store, NamedStores) else default
-    store = option or settings.store
+    store = option or store_of(settings)
     if isinstance(store, str) and store.lower().startswith(DEFAULT_STORE):
         raise ConfigError(
             "which store? Write --store URL, or set CRESTGATE_STORE: counters in memory:// are lost when "
             "this command ends"
         )
     return store
+
+
+def store_of(settings: Settings) -> StoreSpec:
+    """The store of the counters that `crestgate serve` uses with these settings."""
+    if settings.store_is_set:
+        return settings.store
+    default = default_store_url()
+    return NamedStores(default, settings.store.named) if isinstance(settings.store, NamedStores) else default
 
 
 def key_store(option: str | None, config: str | None) -> str:
@@ -131,16 +138,23 @@ def refuse_missing(path: str, url: str) -> Repository:
 
 @contextmanager
 def open_rules_for(
-    rules_store: str | None, config: str | None, if_missing: Callable[[str, str], Repository] = refuse_missing
+    rules_store: str | None,
+    config: str | None,
+    if_missing: Callable[[str, str], Repository] = refuse_missing,
+    *,
+    lists_rules: bool = False,
 ) -> Iterator[Repository]:
     """The rules that a command works on: those of a database, by default a file in this folder, else those of the
-    settings, read-only. `if_missing` is called with path and URL for a SQLite file that does not exist."""
+    settings, read-only. `if_missing` is called with path and URL for a SQLite file that does not exist. A command that
+    `lists_rules` notes that those of the settings, which are in force as well, are not among them."""
     url: str | None = rules_store or os.environ.get("CRESTGATE_RULES_STORE", "").strip()
     settings = None if url else load_settings_for(config)
     if url:
         repository = open_rules(url, if_missing)
     else:
         assert settings is not None
+        if lists_rules and settings.rules_store is None and settings.files.records and has_default_rules():
+            print_error(f"{settings.rule_files().title} are not included: use --rules-store FILE to list them")
         repository = _default_rules(settings, if_missing)
     try:
         yield repository
@@ -151,8 +165,6 @@ def open_rules_for(
 def _default_rules(settings: Settings, if_missing: Callable[[str, str], Repository]) -> Repository:
     url = default_rules_store(settings)
     if url is not None:
-        if settings.rules_store is None and settings.files.records:
-            print_error(f"{settings.rule_files().title} are not included: use --rules-store FILE to list them")
         return open_rules(url, if_missing)
     if if_missing is not refuse_missing and not settings.files.records:
         return open_rules(default_rules_url(), if_missing)

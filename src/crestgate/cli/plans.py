@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
+from crestgate.cli.checks import open_catalog
 from crestgate.cli.completion import complete_plans
 from crestgate.cli.groups import command_group
 from crestgate.cli.locations import (
@@ -18,15 +19,18 @@ from crestgate.cli.locations import (
     TokenOption,
     UrlOption,
     actor,
+    check_exists,
+    default_rules_store,
+    load_settings_for,
     open_rules_for,
 )
 from crestgate.cli.output import Cell, Column, print_json, print_line, print_table
 from crestgate.cli.remote import ServiceClient, remote_service
 from crestgate.cli.remote_rules import ServiceRules
-from crestgate.errors import NotFoundError
+from crestgate.config.settings import Settings
+from crestgate.errors import NotFoundError, ReadOnlyError
 from crestgate.rules.diff import all_records
 from crestgate.rules.editor import Editor
-from crestgate.rules.port import Lookup, Record
 from crestgate.rules.records import plan_of, read_plan
 
 __all__ = ["plans_app"]
@@ -46,17 +50,16 @@ def list_plans(
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List all plans.
+    """List all plans, including those of the settings.
 
     \b
     crestgate plans list
     """
-    with _plans(rules_store, config, url, token) as (plans, _, _):
-        found = [_data(record) for record in all_records(plans, "plan")]
+    plans = _read(rules_store, config, url, token)
     if as_json:
-        print_json(found)
-    elif found:
-        rows = [[str(one["name"]), "; ".join(one["limits"])] for one in found]
+        print_json([{"name": name, "limits": list(limits)} for name, limits in sorted(plans.items())])
+    elif plans:
+        rows = [[name, "; ".join(limits)] for name, limits in sorted(plans.items())]
         print_table((Column("plan", wraps=True), Column("limits", wraps=True)), rows)
     else:
         print_line("no plans")
@@ -76,15 +79,13 @@ def get(
     \b
     crestgate plans get gold
     """
-    with _plans(rules_store, config, url, token) as (plans, _, _):
-        record = plans.get("plan", name)
-    if record is None:
+    limits = _read(rules_store, config, url, token).get(name)
+    if limits is None:
         raise NotFoundError(f"there is no plan {name!r}")
-    data = _data(record)
     if as_json:
-        print_json(data)
+        print_json({"name": name, "limits": list(limits)})
     else:
-        print_line(f"{name}: {'; '.join(data['limits'])}")
+        print_line(f"{name}: {'; '.join(limits)}")
 
 
 @plans_app.command("set")
@@ -103,7 +104,7 @@ def set_plan(
     crestgate plans set gold '10/second burst 20' 5000/day
     """
     read = list(read_plan(name, limits))
-    with _plans(rules_store, config, url, token) as (_, put, _):
+    with _writer(rules_store, config, url, token) as (put, _):
         put(name, read)
     if as_json:
         print_json({"name": name, "limits": read})
@@ -125,7 +126,7 @@ def delete(
     \b
     crestgate plans delete gold
     """
-    with _plans(rules_store, config, url, token) as (_, _, remove):
+    with _writer(rules_store, config, url, token) as (_, remove):
         remove(name)
     if as_json:
         print_json({"name": name, "deleted": True})
@@ -136,23 +137,58 @@ def delete(
 Put = Callable[[str, list[str]], object]
 
 
-@contextmanager
-def _plans(
+def _read(
     rules_store: str | None, config: str | None, url: str | None, token: str | None
-) -> Iterator[tuple[Lookup, Put, Callable[[str], None]]]:
-    """The plans of a service or a database, and how to write and delete one."""
+) -> Mapping[str, Sequence[str]]:
+    """The plans of a service or of one database; without options those in force, as a service of this folder has them:
+    of the settings and of the database."""
+    service = remote_service(url, token, rules_store=rules_store, config=config)
+    if service is not None:
+        return {record.id: plan_of(record) for record in all_records(ServiceRules(service), "plan")}
+    if not rules_store:
+        settings = load_settings_for(config)
+        database = default_rules_store(settings)
+        if settings.files.paths or settings.files.records:
+            if database is not None:
+                check_exists(database)
+            with open_catalog(settings, database) as catalog:
+                return catalog.current.plans
+    with open_rules_for(rules_store, config) as repository:
+        return {record.id: plan_of(record) for record in all_records(repository, "plan")}
+
+
+@contextmanager
+def _writer(
+    rules_store: str | None, config: str | None, url: str | None, token: str | None
+) -> Iterator[tuple[Put, Callable[[str], None]]]:
+    """How to write a plan of a service or a database, and how to delete one."""
     service = remote_service(url, token, rules_store=rules_store, config=config)
     if service is not None:
         client = service
-        yield (
-            ServiceRules(client),
-            lambda name, limits: _put(client, name, limits),
-            lambda name: client.delete(_path(name)),
-        )
+        yield lambda name, limits: _put(client, name, limits), lambda name: client.delete(_path(name))
         return
     with open_rules_for(rules_store, config) as repository:
         editor = Editor(repository, actor())
-        yield repository, editor.put_plan, editor.delete_plan
+
+        def check(name: str) -> None:
+            if not rules_store and repository.get("plan", name) is None:
+                _check_not_in_settings(load_settings_for(config), name)
+
+        def put(name: str, limits: list[str]) -> None:
+            check(name)
+            editor.put_plan(name, limits)
+
+        def delete(name: str) -> None:
+            check(name)
+            editor.delete_plan(name)
+
+        yield put, delete
+
+
+def _check_not_in_settings(settings: Settings, name: str) -> None:
+    """ReadOnlyError for a plan of the settings, as from a service: one in the database would silently replace it."""
+    if settings.rule_files().get("plan", name) is not None:
+        raise ReadOnlyError(f"plan {name!r} is defined in a file, which is read-only here: change it there")
 
 
 def _put(service: ServiceClient, name: str, limits: list[str]) -> None:
@@ -164,7 +200,3 @@ def _put(service: ServiceClient, name: str, limits: list[str]) -> None:
 
 def _path(name: str) -> str:
     return f"{PLANS}/{quote(name, safe='')}"
-
-
-def _data(record: Record) -> dict[str, Any]:
-    return {"name": record.id, "limits": list(plan_of(record))}

@@ -22,7 +22,10 @@ __all__ = ["ServiceClient", "remote_service"]
 TIMEOUT = 10.0
 """Seconds for a connection, and for each read."""
 MAX_BYTES = 64 * 1024 * 1024
-MAKE_KEY = "to create a key, run `crestgate keys create NAME --scope read` on the service's machine, in its folder"
+MAKE_KEY = (
+    "to create a key, run `crestgate keys create NAME --scope read` on the service's machine, in its folder, without "
+    "CRESTGATE_URL"
+)
 EXAMPLE = "http://127.0.0.1:8080"
 _ERRORS: Mapping[int, type[CrestgateError]] = {404: NotFoundError, 409: ConflictError, 412: StaleVersionError}
 

@@ -238,7 +238,7 @@ def _open_editor(
         service_rules = ServiceRules(service)
         yield service_rules, service_rules
         return
-    with open_rules_for(rules_store, config, if_missing) as repository:
+    with open_rules_for(rules_store, config, if_missing, lists_rules=True) as repository:
         yield Editor(repository, actor()), repository
 
 

@@ -11,9 +11,25 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
-from crestgate.cli.locations import JsonOption
-from crestgate.cli.output import Cell, Column, print_json, print_line, print_table
+from crestgate.cli.checks import open_catalog
+from crestgate.cli.locations import (
+    ConfigOption,
+    JsonOption,
+    TokenOption,
+    UrlOption,
+    check_exists,
+    default_rules_store,
+    load_settings_for,
+)
+from crestgate.cli.output import Cell, Column, print_error, print_json, print_line, print_table
+from crestgate.cli.remote import ServiceClient, remote_service
+from crestgate.cli.remote_rules import ServiceRules
 from crestgate.errors import ConfigError
+from crestgate.rules.diff import all_records
+from crestgate.rules.records import plan_of
+from crestgate.rules.rule import ANY
+from crestgate.rules.ruleset import RuleSet
+from crestgate.runtime.url_options import redact_url
 from crestgate.simulate.formats import FORMATS
 from crestgate.simulate.html_report import render_html, summary_lines
 from crestgate.simulate.lines import LogLines
@@ -29,16 +45,28 @@ __all__ = ["simulate"]
 
 RULE_COLUMNS = (Column("rule", wraps=True), Column("limit", wraps=True, drop_order=2))
 SUBJECT_COLUMNS = (Column("subject", wraps=True), Column("rule", wraps=True, drop_order=2))
+CURRENT = "current"
+"""In place of a file: the rules in force. A file of this name is ./current."""
 COUNT_COLUMNS = (Column("requests"), Column("denied"), Column("share"))
 
 
 def simulate(
     log: Annotated[str, typer.Option("--log", metavar="FILE", help="Access log, plain or gzip; `-` is stdin.")],
     rules: Annotated[
-        str, typer.Option("--rules", metavar="FILE", help="Rules to try: a rule file, a folder, or a configuration.")
+        str,
+        typer.Option(
+            "--rules",
+            metavar="RULES",
+            help="Rules to try: a rule file, a folder, a configuration, the URL of a rule database, or `current`.",
+        ),
     ],
     against: Annotated[
-        str | None, typer.Option("--against", metavar="FILE", help="Rules to compare with, such as today's.")
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="RULES",
+            help="Rules to compare with, named the same way; `current`: those in force, here or at --url.",
+        ),
     ] = None,
     log_format: Annotated[
         str, typer.Option("--format", metavar="NAME", help=f"Of the log: {', '.join(FORMATS)}.")
@@ -66,19 +94,28 @@ def simulate(
     ] = DEFAULT_MAX_KEYS,
     html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write the report as a page.")] = None,
     svg: Annotated[str | None, typer.Option("--svg", metavar="FILE", help="Write the picture.")] = None,
+    config: ConfigOption = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Replay an access log against rules, on virtual time.
 
-    Nothing is counted in any store.
+    Nothing is counted in any store. `current` is the rules in force in this folder, or of a service (--url).
 
-    Example: crestgate simulate --log access.log.gz --rules new.yaml --against crestgate.yaml --html report.html
+    \b
+    crestgate simulate --log access.log.gz --rules new.yaml --against current
+    crestgate simulate --log access.log --rules new.yaml --against current --url http://127.0.0.1:8080
+    crestgate simulate --log access.log --rules new.yaml --against old.yaml --html report.html
     """
     share = parse_share(deny_at_most)
     if of not in BASES:
         raise ConfigError(f"--of is one of {', '.join(BASES)}, not {of!r}")
-    proposed = load_rules(rules)
-    current = None if against is None else load_rules(against)
+    if CURRENT not in (rules, against) and (url or token or config):
+        option = "--url" if url else "--token" if token else "--config"
+        raise ConfigError(f"{option} says whose rules are current: write --against {CURRENT}, or leave it out")
+    proposed = _load(rules, config, url, token)
+    current = None if against is None else _load(against, config, url, token)
     traffic = None if suggest is None else RuleTraffic(proposed, suggest)
     try:
         with _progress(log) as on_read:
@@ -104,13 +141,46 @@ def simulate(
         if traffic is not None:
             traffic.close()
     if html is not None:
-        _write(html, render_html(report, f"{rules} on {log}"))
+        _write(html, render_html(report, f"{redact_url(rules) if '://' in rules else rules} on {log}"))
     if svg is not None:
         _write(svg, draw_svg(report))
     if as_json:
         print_json(report)
     else:
         _print_report(report)
+
+
+def _load(source: str, config: str | None, url: str | None, token: str | None) -> RuleSet:
+    if source != CURRENT:
+        if "://" in source:
+            check_exists(source)
+        return load_rules(source)
+    service = remote_service(url, token, config=config)
+    if service is not None:
+        return _rules_of_service(service)
+    settings = load_settings_for(config)
+    database = default_rules_store(settings)
+    if database is None and not settings.files.paths and not settings.files.records:
+        raise ConfigError(
+            f"which rules are {CURRENT}? There is no ./.crestgate/rules.db here: name settings with --config FILE, or "
+            "a running service with --url URL"
+        )
+    if database is not None:
+        check_exists(database)
+    with open_catalog(settings, database) as catalog:
+        return catalog.current
+
+
+def _rules_of_service(service: ServiceClient) -> RuleSet:
+    """The rules that a service has in force. Its API lists neither the tiers of users nor the default limits."""
+    listed = ServiceRules(service)
+    rules, unreadable = listed.readable_rules()
+    if unreadable:
+        print_error(f"{len(unreadable)} stored records of {service.title} cannot be read: `crestgate rules list`")
+    if any(rule.tier != ANY for rule in rules):
+        print_error("tiers of users are not known here: rules of a tier apply to lines of the log that name it")
+    plans = {record.id: plan_of(record) for record in all_records(listed, "plan")}
+    return RuleSet.empty().edited(rules, plans=plans)
 
 
 @contextmanager

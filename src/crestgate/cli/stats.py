@@ -26,7 +26,7 @@ from crestgate.errors import ConfigError, CrestgateError
 from crestgate.history.factory import open_history
 from crestgate.service.observability.usage_report import usage_report
 
-__all__ = ["MAX_TOP", "local_stats", "stats"]
+__all__ = ["local_stats", "stats"]
 
 STEPS = ("minute", "hour")
 DEFAULT_SPANS = {"minute": "1h", "hour": "1d"}
@@ -52,8 +52,8 @@ def stats(
 ) -> None:
     """Show allowed and denied requests over time.
 
-    Also by rule, and of the busiest subjects; from the history in the rule database, which needs no running service, or
-    from a service (--url). The last seconds may still be missing.
+    Also by rule, of the busiest subjects, and of those denied most; from the history in the rule database, which needs
+    no running service, or from a service (--url). The last seconds may still be missing.
 
     \b
     crestgate stats --since 30m
@@ -83,13 +83,11 @@ def local_stats(url: str, seconds: float, step: Any, rule: str | None, top: int)
     since_us = max(until_us - round(seconds * 1_000_000), 0)
     with closing(open_history(url)) as history:
         try:
-            points = history.usage(since_us, until_us, step, rule)
-            found = history.top(since_us, until_us, top) if top else []
+            return usage_report(history, since_us, until_us, step, rule, top)
         except CrestgateError:
             raise
         except ValueError as error:  # more than one report may have
             raise ConfigError(f"--since: {error}") from None
-    return usage_report(since_us, until_us, step, rule, points, found)
 
 
 def _remote(service: ServiceClient, seconds: float, step: str, rule: str | None, top: int) -> dict[str, Any]:
@@ -100,7 +98,7 @@ def _remote(service: ServiceClient, seconds: float, step: str, rule: str | None,
 
 
 def _policy(status: dict[str, Any]) -> dict[str, Any]:
-    return {name: status.get(name) for name in ("fail_open_now", "policy_decisions_last_minute")}
+    return {name: status.get(name) for name in ("policy_decides_now", "policy_decisions_last_minute")}
 
 
 def _print(data: dict[str, Any]) -> None:
@@ -119,9 +117,10 @@ def _print(data: dict[str, Any]) -> None:
         (Column("rule", wraps=True), *NUMBERS, Column("shadow", drop_order=1)),
         [[one["rule"], str(one["allowed"]), _denied(one["denied"]), str(one["shadowed"])] for one in data["rules"]],
     )
-    if data["top"]:
-        subjects = [[one["subject"], str(one["allowed"]), _denied(one["denied"])] for one in data["top"]]
-        print_table((Column("subject", wraps=True), *NUMBERS), subjects)
+    for title, name in (("subject", "top"), ("most denied", "top_denied")):
+        if data[name]:
+            subjects = [[one["subject"], str(one["allowed"]), _denied(one["denied"])] for one in data[name]]
+            print_table((Column(title, wraps=True), *NUMBERS), subjects)
 
 
 def _denied(number: int) -> str | Cell:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import typer
 
+from crestgate.cli.checks import STORE_TIMEOUT
 from crestgate.cli.local_service import LocalService, find_local_service
 from crestgate.cli.locations import (
     ConfigOption,
@@ -15,19 +17,22 @@ from crestgate.cli.locations import (
     UrlOption,
     default_rules_store,
     load_settings_for,
+    store_of,
 )
 from crestgate.cli.output import Cell, Column, format_duration, print_json, print_line, print_table
 from crestgate.cli.remote import remote_service
-from crestgate.config.default_folder import default_store_url, has_default_store
+from crestgate.config.default_folder import has_default_store
 from crestgate.config.settings import Settings
 from crestgate.errors import CrestgateError
+from crestgate.limiter.store_probe import probe_batches
 from crestgate.rules.catalog import Catalog
 from crestgate.rules.port import Source
 from crestgate.rules.storage.factory import open_repository
 from crestgate.runtime.url_options import redact_url
+from crestgate.service.observability.store_status import ProbedStore, servers_of, store_entries, stores_of
 from crestgate.stores.factory import open_store
 from crestgate.stores.remote_store import RemoteStore
-from crestgate.stores.spec import Migration, NamedStores, StoreSpec, store_urls
+from crestgate.stores.spec import Urls
 
 __all__ = ["policy_note", "status"]
 
@@ -35,7 +40,10 @@ STORE_COLUMNS = (
     *(Column("store"), Column("url", wraps=True), Column("reachable"), Column("breaker", drop_order=1)),
     Column("last error", wraps=True, drop_order=2),
 )
-WORKER_COLUMNS = (Column("worker"), Column("pid"), Column("started"), Column("policy decisions, last minute"))
+WORKER_COLUMNS = (
+    *(Column("worker"), Column("pid"), Column("started"), Column("state")),
+    Column("policy decisions, last minute"),
+)
 UNREACHABLE = 1
 
 
@@ -52,28 +60,28 @@ def status(
     crestgate status --url http://127.0.0.1:8080 --json
     """
     service = remote_service(url, token, config=config)
-    data = service.get("/api/v1/status") if service is not None else _local_status(config)
+    data = _local_status(config) if service is None else {"service": service.title, **service.get("/api/v1/status")}
     if as_json:
         print_json(data)
     else:
         _print(data)
-    if data.get("fail_open_now") or not all(store["reachable"] for store in data["stores"]):
+    if data.get("policy_decides_now") or not all(store["reachable"] for store in data["stores"]):
         raise typer.Exit(UNREACHABLE)
 
 
 def policy_note(data: Mapping[str, Any]) -> str | None:
     """A line about what the failure policy decided lately; None for nothing."""
     number = data.get("policy_decisions_last_minute") or 0
-    if not number and not data.get("fail_open_now"):
+    if not number and not data.get("policy_decides_now"):
         return None
-    now = "decides now" if data.get("fail_open_now") else "decided lately"
+    now = "decides now" if data.get("policy_decides_now") else "decided lately"
     return f"the failure policy {now}: {number} checks in the last minute were not decided by the store"
 
 
 def _local_status(config: str | None) -> dict[str, Any]:
     settings = load_settings_for(config)
     service = find_local_service()
-    running: dict[str, Any] = {"workers": [], "fail_open_now": False, "policy_decisions_last_minute": 0}
+    running: dict[str, Any] = {"workers": [], "policy_decides_now": False, "policy_decisions_last_minute": 0}
     if service is not None:
         running = service.status()
     return {
@@ -86,37 +94,46 @@ def _local_status(config: str | None) -> dict[str, Any]:
 
 
 def _local_stores(settings: Settings, service: LocalService | None) -> list[dict[str, Any]]:
-    found = [] if not settings.store_is_set and not has_default_store() else [_store(settings, service)]
+    found: list[dict[str, Any]] = []
+    if settings.store_is_set or has_default_store():
+        probed = {setting: _probe(urls) for setting, urls in stores_of(store_of(settings)).items()}
+        found = store_entries(probed, [] if service is None else service.workers())
     url = default_rules_store(settings)
     if url is not None:
-        found.append(_entry("rule_database", redact_url(url), _try(lambda: open_repository(url).close())))
+        error = _try(lambda: open_repository(url).close())
+        found.append(
+            {
+                "name": "rule_database",
+                "url": redact_url(url),
+                "reachable": error is None,
+                "breaker": None,
+                "last_error": error,
+            }
+        )
     return found
 
 
-def _store(settings: Settings, service: LocalService | None) -> dict[str, Any]:
-    spec: StoreSpec = settings.store if settings.store_is_set else default_store_url()
-    entry = _entry("default", _urls(spec), _try(lambda: _connect(spec)))
-    states = [] if service is None else list(service.breakers().values())
-    for state in ("open", "half-open", "closed"):
-        if state in (one for one, _ in states):
-            entry["breaker"] = state
-            break
-    entry["last_error"] = entry["last_error"] or next((error for _, error in states if error), None)
-    return entry
+def _probe(urls: Urls) -> ProbedStore:
+    """Count in a store and forget it again, as a service does to find out whether it is reachable."""
+    servers: Collection[str] = ()
 
+    def count() -> None:
+        nonlocal servers
+        store = open_store(urls)
+        try:
+            if isinstance(store, RemoteStore):
+                store.connect()
+            for batch in probe_batches(store):
+                if isinstance(store, RemoteStore):
+                    store.call(batch, time.monotonic() + max(store.timeout, STORE_TIMEOUT))
+                else:
+                    store.apply(batch)
+        finally:
+            servers = servers_of(store)  # known once it has tried to connect
+            store.close()
 
-def _urls(spec: StoreSpec) -> str:
-    if isinstance(spec, NamedStores):
-        return ", ".join(
-            [_urls(spec.default), *(redact_url(u) for urls in spec.named.values() for u in store_urls(urls))]
-        )
-    if isinstance(spec, Migration):
-        return ", ".join(redact_url(url) for urls in (spec.source, spec.to) for url in store_urls(urls))
-    return ", ".join(map(redact_url, store_urls(spec)))
-
-
-def _entry(name: str, url: str, error: str | None) -> dict[str, Any]:
-    return {"name": name, "url": url, "reachable": error is None, "breaker": None, "last_error": error}
+    error = _try(count)
+    return ProbedStore(urls, error, servers)
 
 
 def _try(connect: Callable[[], object]) -> str | None:
@@ -125,15 +142,6 @@ def _try(connect: Callable[[], object]) -> str | None:
     except CrestgateError as error:
         return str(error)
     return None
-
-
-def _connect(spec: StoreSpec) -> None:
-    store = open_store(spec)
-    try:
-        if isinstance(store, RemoteStore):
-            store.connect()
-    finally:
-        store.close()
 
 
 def _local_rules(settings: Settings) -> dict[str, Any]:
@@ -167,11 +175,20 @@ def _print(data: Mapping[str, Any]) -> None:
     unreadable = f", {rules['unreadable']} unreadable" if rules["unreadable"] else ""
     print_line(f"rules in force: {rules['in_force']}{unreadable}, from {', '.join(rules['sources'])}")
     if data["workers"]:
-        rows = [
-            (str(one["worker"]), str(one["pid"]), str(one["started_at"]), str(one["policy_decisions_last_minute"]))
-            for one in data["workers"]
-        ]
-        print_table(WORKER_COLUMNS, rows)
+        print_table(WORKER_COLUMNS, [_worker_row(one) for one in data["workers"]])
+        missing = data["workers_expected"] - sum(not one["silent"] for one in data["workers"])
+        if missing:
+            print_line(Cell(f"{missing} of {data['workers_expected']} workers do not respond", "bold red"))
+
+
+def _worker_row(one: Mapping[str, Any]) -> list[str | Cell]:
+    return [
+        str(one["worker"]),
+        str(one["pid"]),
+        str(one["started_at"]),
+        Cell(f"silent since {one['seen_at']}", "bold red") if one["silent"] else Cell("ok", "green"),
+        str(one["policy_decisions_last_minute"]),
+    ]
 
 
 def _store_row(store: Mapping[str, Any]) -> list[str | Cell]:

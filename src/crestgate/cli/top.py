@@ -12,12 +12,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from crestgate.cli.local_service import find_local_service, no_local_service
+from crestgate.cli.local_service import LocalService, find_local_service, no_local_service
 from crestgate.cli.locations import ConfigOption, JsonOption, TokenOption, UrlOption, key_store
 from crestgate.cli.output import Column, escape_control, print_error, print_json, print_line, print_table
 from crestgate.cli.remote import remote_service
-from crestgate.cli.stats import MAX_TOP, local_stats
+from crestgate.cli.stats import local_stats
 from crestgate.cli.status import policy_note
+from crestgate.errors import CrestgateError
 
 __all__ = ["top"]
 
@@ -55,40 +56,48 @@ def top(
     crestgate top
     crestgate top --once --url http://127.0.0.1:8080
     """
-    source = _source(config, url, token)
+    source = _source(config, url, token, number)
     if once or as_json:
-        data = _measure(source, interval, number)
+        data = _measure(source, interval)
         if as_json:
             print_json(data)
         else:
             _print(data)
         return
     try:
-        _watch(source, interval, number)
+        _watch(source, interval)
     except KeyboardInterrupt:
         return
 
 
-def _source(config: str | None, url: str | None, token: str | None) -> Source:
+def _source(config: str | None, url: str | None, token: str | None, number: int) -> Source:
     client = remote_service(url, token, config=config)
     if client is not None:
         service = client
 
         def stats() -> dict[str, Any]:
-            return service.get("/api/v1/stats", since=f"{time.time() - SUBJECT_SECONDS:.3f}", top=MAX_TOP)
+            return service.get("/api/v1/stats", since=f"{time.time() - SUBJECT_SECONDS:.3f}", top=number)
 
         return Source(service.title, lambda: service.get("/api/v1/status"), stats)
-    local = find_local_service()
-    if local is None:
-        raise no_local_service()
     rules = key_store(None, config)
-    return Source(local.title, local.status, lambda: local_stats(rules, SUBJECT_SECONDS, "minute", None, MAX_TOP))
+    return Source(
+        _local_service().title,
+        lambda: _local_service().status(),  # found anew: a restart publishes elsewhere
+        lambda: local_stats(rules, SUBJECT_SECONDS, "minute", None, number),
+    )
 
 
-def _measure(source: Source, interval: float, number: int) -> dict[str, Any]:
+def _local_service() -> LocalService:
+    service = find_local_service()
+    if service is None:
+        raise no_local_service()
+    return service
+
+
+def _measure(source: Source, interval: float) -> dict[str, Any]:
     before, started = source.status(), time.monotonic()
     time.sleep(interval)
-    return _data(source, before, source.status(), time.monotonic() - started, source.stats(), number)
+    return _data(source, before, source.status(), time.monotonic() - started, source.stats())
 
 
 def _data(
@@ -97,45 +106,54 @@ def _data(
     after: Mapping[str, Any],
     seconds: float,
     stats: Mapping[str, Any],
-    number: int,
 ) -> dict[str, Any]:
     """The rates between two moments. Counters that were reset by a restart count as 0."""
     deltas = {name: max(after["decisions"][name] - before["decisions"][name], 0) for name in NAMES}
-    subjects = stats["top"]
-    denied = sorted((one for one in subjects if one["denied"]), key=lambda one: -one["denied"])
     return {
         "service": source.title,
         "per_second": {name: round(delta / seconds, 1) for name, delta in deltas.items()},
-        "fail_open_now": after["fail_open_now"],
+        "policy_decides_now": after["policy_decides_now"],
         "policy_decisions_last_minute": after["policy_decisions_last_minute"],
-        "workers": len(after["workers"]),
-        "top": subjects[:number],
-        "top_denied": denied[:number],
+        "workers": sum(not one["silent"] for one in after["workers"]),
+        "workers_expected": after["workers_expected"],
+        "top": stats["top"],
+        "top_denied": stats["top_denied"],
     }
 
 
-def _watch(source: Source, interval: float, number: int) -> None:
-    """Until Ctrl-C."""
+def _watch(source: Source, interval: float) -> None:
+    """Until Ctrl-C. An error is shown above the last numbers, until the service answers again."""
     stats, stats_at = source.stats(), time.monotonic()
     before, started = source.status(), time.monotonic()
     console = Console(highlight=False, emoji=False, markup=False)
+    shown: dict[str, Any] | None = None
     with Live(
         Text(f"{source.title}: measuring …"), console=console, auto_refresh=False, screen=console.is_terminal
     ) as live:
         while True:
             time.sleep(interval)
-            after, now = source.status(), time.monotonic()
-            if now - stats_at >= SUBJECT_EVERY:
-                stats, stats_at = source.stats(), now
-            live.update(_screen(_data(source, before, after, now - started, stats, number)), refresh=True)
+            try:
+                after, now = source.status(), time.monotonic()
+                if now - stats_at >= SUBJECT_EVERY:
+                    stats, stats_at = source.stats(), now
+            except CrestgateError as error:
+                live.update(_error_screen(source, error, shown), refresh=True)
+                continue
+            shown = _data(source, before, after, now - started, stats)
+            live.update(_screen(shown), refresh=True)
             before, started = after, now
+
+
+def _error_screen(source: Source, error: CrestgateError, shown: Mapping[str, Any] | None) -> Group:
+    headline = Text(escape_control(f"{source.title}  no numbers since the last update: {error}"), "bold red")
+    return Group(headline, *([] if shown is None else _tables(shown)))
 
 
 def _headline(data: Mapping[str, Any]) -> str:
     rates = data["per_second"]
     return (
         f"{data['service']}  {rates['allowed']:g} allowed/s  {rates['denied']:g} denied/s  "
-        f"{rates['fail_open']:g} fail-open/s  {data['workers']} workers"
+        f"{rates['fail_open']:g} fail-open/s  {data['workers']} of {data['workers_expected']} workers"
     )
 
 
@@ -144,14 +162,19 @@ def _screen(data: Mapping[str, Any]) -> Group:
     parts: list[Any] = [Text(_headline(data), "bold")]
     if note is not None:
         parts.append(Text(note, "bold red"))
+    return Group(*parts, *_tables(data))
+
+
+def _tables(data: Mapping[str, Any]) -> list[Table]:
+    tables = []
     for title, name in (("busiest subjects", "top"), ("most denied", "top_denied")):
         table = Table(title=f"{title}, last {SUBJECT_SECONDS // 60} minutes", title_justify="left", expand=False)
         for column in ("subject", "allowed", "denied"):
             table.add_column(column)
         for one in data[name]:
             table.add_row(Text(escape_control(one["subject"])), str(one["allowed"]), str(one["denied"]))
-        parts.append(table)
-    return Group(*parts)
+        tables.append(table)
+    return tables
 
 
 def _print(data: Mapping[str, Any]) -> None:

@@ -111,13 +111,13 @@ def check_default_folder() -> None:
         ) from error
 
 
-def write_service_file(url: str, snapshots: str) -> Callable[[], None]:
+def write_service_file(url: str, snapshots: str, workers: int) -> Callable[[], None]:
     """Let commands in this folder find the running service; returns what removes it again. Does nothing without the
     folder: such a service has its own stores, and commands name its --url."""
     if not os.path.isdir(FOLDER):
         return lambda: None
     path = _path(SERVICE)
-    content = json.dumps({"pid": os.getpid(), "url": url, "snapshots": snapshots})
+    content = json.dumps({"pid": os.getpid(), "url": url, "snapshots": snapshots, "workers": workers})
     new = f"{path}.{os.getpid()}.new"
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write(content)
@@ -137,7 +137,10 @@ def read_service_file() -> dict[str, Any] | None:
         found = json.loads(_read(_path(SERVICE)))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("snapshots"), str) else None
+    known = (
+        isinstance(found, dict) and isinstance(found.get("snapshots"), str) and isinstance(found.get("workers"), int)
+    )
+    return found if known else None
 
 
 def _read(path: str) -> str:

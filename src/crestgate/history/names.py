@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
-__all__ = ["MAX_NAME_BYTES", "decode_name", "encode_name", "merge_counts"]
+from crestgate.history.port import MAX_DENIED, MAX_SUBJECTS
+
+__all__ = ["MAX_NAME_BYTES", "decode_name", "encode_name", "merge_counts", "top_names"]
 
 MAX_NAME_BYTES = 1024
+Name = TypeVar("Name", str, bytes)
+"""As it is counted, or as it is stored."""
 
 
 def encode_name(name: str) -> bytes:
@@ -45,3 +50,17 @@ def merge_counts(counts: Mapping[str, tuple[int, ...]]) -> dict[bytes, tuple[int
             old = sums.get(key)
             sums[key] = tuple(numbers) if old is None else tuple(map(int.__add__, old, numbers))
     return dict(sorted(sums.items()))
+
+
+def top_names(
+    counts: Mapping[Name, tuple[int, int]], max_subjects: int = MAX_SUBJECTS, max_denied: int = MAX_DENIED
+) -> set[Name]:
+    """The subjects that are kept, of these numbers allowed and denied: those with the most requests, and those with the
+    most denials. An attack is seldom among the busiest.
+
+    >>> sorted(top_names({"busy": (9, 0), "busier": (99, 0), "attack": (0, 5), "unlucky": (3, 1)}, 1, 1))
+    ['attack', 'busier']
+    """
+    busiest: list[Name] = sorted(counts, key=lambda name: (-sum(counts[name]), name))[:max_subjects]
+    denied: list[Name] = sorted((name for name in counts if counts[name][1]), key=lambda name: (-counts[name][1], name))
+    return set(busiest + denied[:max_denied])

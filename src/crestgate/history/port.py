@@ -5,8 +5,9 @@ minute, in any order.
 
 Atomicity   An `add` is all of its counts, in the minute and in its hour, or nothing.
 Retention   Minutes and times of last use are kept for 30 days and hours for a year. `sweep` deletes what is older.
-Bounds      Of each minute, and of each hour, the 100 subjects with the highest counts are kept. A subject that enters
-            them later has lost its earlier counts. Of the times of last use, the latest 10,000.
+Bounds      Of each minute, and of each hour, the 100 subjects with the most requests are kept, and besides the 50 with
+            the most denials. A subject that enters them later has lost its earlier counts. Of the times of last use,
+            the latest 10,000.
 Errors      StoreError when the database is unavailable or fails; it says when the outcome is unknown. ValueError when
             a query has too many results.
 Threads     All methods may be called from any thread, and after a fork. They block, so an event loop calls them in a
@@ -19,11 +20,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-__all__ = ["MAX_POINTS", "MAX_SUBJECTS", "MAX_USES", "History", "Step", "SubjectPoint", "SubjectUsage", "UsagePoint"]
+__all__ = [
+    "MAX_DENIED",
+    "MAX_POINTS",
+    "MAX_SUBJECTS",
+    "MAX_USES",
+    "History",
+    "Order",
+    "Step",
+    "SubjectPoint",
+    "SubjectUsage",
+    "TopRules",
+    "UsagePoint",
+]
 
 Step = Literal["minute", "hour"]
+Order = Literal["requests", "denied"]
 MAX_SUBJECTS = 100
-"""Kept of each minute and each hour."""
+"""Kept of each minute and each hour, those with the most requests."""
+MAX_DENIED = 50
+"""The same, those with the most denials. They may be among the others."""
 MAX_POINTS = 100_000
 """Results of one query."""
 
@@ -41,6 +57,18 @@ class UsagePoint:
     denied: int
     shadowed: int
     """Would have been denied by a rule in shadow mode."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopRules:
+    """The rules with the most denials, and the sums over all rules."""
+
+    totals: Sequence[UsagePoint]
+    """By time; `rule` is empty."""
+    points: Sequence[UsagePoint]
+    """Of the top rules, by time and rule."""
+    rules: int
+    """How many rules have counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +102,13 @@ class History(Protocol):
         """The minutes or hours from the one that `since_us` is in to the last that begins before `until_us`, of this
         rule or of all, by time and rule. A minute without counts has no point."""
 
-    def top(self, since_us: int, until_us: int, limit: int = 10) -> list[SubjectUsage]:
-        """The subjects with the highest counts in that time, in descending order. Whole hours are read as hours, which
-        is fast; the rest at both ends, as minutes."""
+    def top_rules(self, since_us: int, until_us: int, step: Step, limit: int) -> TopRules:
+        """The minutes or hours, as `usage` has them, of the rules with the most denials, and of these with the most
+        requests. It reads any number of rules."""
+
+    def top(self, since_us: int, until_us: int, limit: int = 10, by: Order = "requests") -> list[SubjectUsage]:
+        """The subjects with the most requests in that time, or with the most denials, in descending order. Whole hours
+        are read as hours, which is fast; the rest at both ends, as minutes."""
 
     def subject(self, since_us: int, until_us: int, step: Step, subject: str) -> list[SubjectPoint]:
         """The minutes or hours, as `usage` has them, in which this subject was among those that are kept, by time."""

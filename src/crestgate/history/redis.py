@@ -24,7 +24,17 @@ from crestgate.databases.redis_client import open_client
 from crestgate.databases.shared_redis_client import OpenClient, SharedRedisClient
 from crestgate.errors import StoreClosedError
 from crestgate.history.names import decode_name, encode_name, merge_counts
-from crestgate.history.port import MAX_SUBJECTS, MAX_USES, Step, SubjectPoint, SubjectUsage, UsagePoint
+from crestgate.history.port import (
+    MAX_DENIED,
+    MAX_SUBJECTS,
+    MAX_USES,
+    Order,
+    Step,
+    SubjectPoint,
+    SubjectUsage,
+    TopRules,
+    UsagePoint,
+)
 from crestgate.history.spans import (
     HOUR,
     MINUTE,
@@ -44,6 +54,8 @@ TIMEOUT_MS = 5000
 POOL_SIZE = 2
 BATCH_SIZE = 200
 """Minutes or hours that are read, or deleted, in one round trip."""
+LARGE_HASHES = 10
+"""The same, where each may have thousands of rules."""
 _US = 1_000_000
 _ADD = """
 local at = 1
@@ -51,7 +63,7 @@ local function read()
   at = at + 1
   return ARGV[at - 1]
 end
-local max_subjects, spans = tonumber(read()), {}
+local max_subjects, max_denied, spans = tonumber(read()), tonumber(read()), {}
 for i = 1, 2 do
   spans[i] = {second = read(), ttl = read(), index = KEYS[3 * i - 2], rules = KEYS[3 * i - 1], top = KEYS[3 * i]}
 end
@@ -70,17 +82,28 @@ add('rules', 'ads')
 add('top', 'ad')
 for _, span in ipairs(spans) do
   if redis.call('HLEN', span.top) > max_subjects then
-    local fields, counts, names = redis.call('HGETALL', span.top), {}, {}
+    local fields, counts, denied, names, kept = redis.call('HGETALL', span.top), {}, {}, {}, {}
     for i = 1, #fields, 2 do
-      local name = string.sub(fields[i], 2)
+      local name, count = string.sub(fields[i], 2), tonumber(fields[i + 1])
       if not counts[name] then names[#names + 1] = name end
-      counts[name] = (counts[name] or 0) + tonumber(fields[i + 1])
+      counts[name] = (counts[name] or 0) + count
+      if string.sub(fields[i], 1, 1) == 'd' then denied[name] = count end
     end
-    table.sort(names, function(a, b)
-      if counts[a] ~= counts[b] then return counts[a] > counts[b] end
-      return a < b
-    end)
-    for i = max_subjects + 1, #names do redis.call('HDEL', span.top, 'a' .. names[i], 'd' .. names[i]) end
+    local function keep(numbers, number)
+      table.sort(names, function(a, b)
+        local of_a, of_b = numbers[a] or 0, numbers[b] or 0
+        if of_a ~= of_b then return of_a > of_b end
+        return a < b
+      end)
+      for i = 1, math.min(number, #names) do
+        if numbers[names[i]] then kept[names[i]] = true end
+      end
+    end
+    keep(counts, max_subjects)
+    keep(denied, max_denied)
+    for _, name in ipairs(names) do
+      if not kept[name] then redis.call('HDEL', span.top, 'a' .. name, 'd' .. name) end
+    end
   end
   redis.call('ZADD', span.index, span.second, span.second)
   redis.call('EXPIRE', span.index, span.ttl)
@@ -120,7 +143,7 @@ class RedisHistory:
     ) -> None:
         self._check_open()
         keys: list[str] = []
-        arguments: list[int | bytes] = [MAX_SUBJECTS]
+        arguments: list[int | bytes] = [MAX_SUBJECTS, MAX_DENIED]
         for seconds in (MINUTE, HOUR):
             second = begin_us(minute_us, seconds) // _US
             keys += [self._index(seconds), self._key(seconds, second), self._top(seconds, second)]
@@ -138,15 +161,30 @@ class RedisHistory:
         self._check_open()
         seconds = SECONDS[step]
         span = Span(seconds, begin_us(since_us, seconds), until_us)
-        rule_name = None if rule is None else encode_name(rule)
         points: list[UsagePoint] = []
-        for second, fields in self._hashes(span, self._key, rule_name):
-            counts = _counts(fields, b"ads")
-            points += [UsagePoint(second * _US, decode_name(name), *counts[name]) for name in sorted(counts)]
+        for point in self._points(span, None if rule is None else [encode_name(rule)]):
+            points.append(point)
             check_points(len(points))
         return points
 
-    def top(self, since_us: int, until_us: int, limit: int = 10) -> list[SubjectUsage]:
+    def top_rules(self, since_us: int, until_us: int, step: Step, limit: int) -> TopRules:
+        self._check_open()
+        seconds = SECONDS[step]
+        span = Span(seconds, begin_us(since_us, seconds), until_us)
+        totals: list[UsagePoint] = []
+        rules: dict[bytes, list[int]] = {}
+        for second, fields in self._hashes(span, self._key, batch_size=LARGE_HASHES):
+            sums = [0, 0, 0]
+            for name, counts in _counts(fields, b"ads").items():
+                known = rules.setdefault(name, [0, 0, 0])
+                for index, count in enumerate(counts):
+                    known[index] += count
+                    sums[index] += count
+            totals.append(UsagePoint(second * _US, "", *sums))
+        top = sorted(rules, key=lambda name: (-rules[name][1], -rules[name][0], name))[: max(limit, 0)]
+        return TopRules(totals, list(self._points(span, top)) if top else [], len(rules))
+
+    def top(self, since_us: int, until_us: int, limit: int = 10, by: Order = "requests") -> list[SubjectUsage]:
         self._check_open()
         sums: dict[bytes, list[int]] = {}
         for span in covering_spans(since_us, until_us):
@@ -155,15 +193,18 @@ class RedisHistory:
                     known = sums.setdefault(name, [0, 0])
                     known[0] += allowed
                     known[1] += denied
-        first = sorted(sums.items(), key=lambda item: (-sum(item[1]), item[0]))[: max(limit, 0)]
-        return [SubjectUsage(decode_name(name), allowed, denied) for name, (allowed, denied) in first]
+        if by == "denied":
+            first = sorted((item for item in sums.items() if item[1][1]), key=lambda item: (-item[1][1], item[0]))
+        else:
+            first = sorted(sums.items(), key=lambda item: (-sum(item[1]), item[0]))
+        return [SubjectUsage(decode_name(name), *counts) for name, counts in first[: max(limit, 0)]]
 
     def subject(self, since_us: int, until_us: int, step: Step, subject: str) -> list[SubjectPoint]:
         self._check_open()
         seconds = SECONDS[step]
         name = encode_name(subject)
         points: list[SubjectPoint] = []
-        for second, fields in self._hashes(Span(seconds, begin_us(since_us, seconds), until_us), self._top, name):
+        for second, fields in self._hashes(Span(seconds, begin_us(since_us, seconds), until_us), self._top, [name]):
             for allowed, denied in _counts(fields, b"ad").values():
                 points.append(SubjectPoint(second * _US, allowed, denied))
         check_points(len(points))
@@ -211,27 +252,35 @@ class RedisHistory:
         if self._redis.closed:
             raise StoreClosedError(f"{self._redis.address}: this history was closed; open it again")
 
+    def _points(self, span: Span, rules: Sequence[bytes] | None) -> Iterator[UsagePoint]:
+        """Of all rules, or of these; by time and rule."""
+        for second, fields in self._hashes(span, self._key, rules):
+            counts = _counts(fields, b"ads")
+            for name in sorted(counts):
+                yield UsagePoint(second * _US, decode_name(name), *counts[name])
+
     def _hashes(
-        self, span: Span, key: Any, name: bytes | None = None
+        self, span: Span, key: Any, names: Sequence[bytes] | None = None, batch_size: int = BATCH_SIZE
     ) -> Iterator[tuple[int, Sequence[tuple[bytes, bytes]]]]:
-        """Each minute or hour that has counts, and its fields: all, or those of one rule."""
+        """Each minute or hour that has counts, and its fields: all, or those of these names."""
         seconds = self._seconds(span)
-        for start in range(0, len(seconds), BATCH_SIZE):
-            batch = seconds[start : start + BATCH_SIZE]
+        wanted = None if names is None else [letter + name for name in names for letter in (b"a", b"d", b"s")]
+        for start in range(0, len(seconds), batch_size):
+            batch = seconds[start : start + batch_size]
             with self._redis.client() as client:
                 pipeline = client.pipeline(transaction=False)
                 for second in batch:
-                    if name is None:
+                    if wanted is None:
                         pipeline.hgetall(key(span.seconds, second))
                     else:
-                        pipeline.hmget(key(span.seconds, second), *(letter + name for letter in (b"a", b"d", b"s")))
+                        pipeline.hmget(key(span.seconds, second), *wanted)
                 replies = pipeline.execute()
             for second, reply in zip(batch, replies, strict=True):
-                if name is None:
+                if wanted is None:
                     yield second, list(reply.items())
                 else:
-                    values = zip((b"a", b"d", b"s"), reply, strict=True)
-                    yield second, [(letter + name, value) for letter, value in values if value is not None]
+                    values = zip(wanted, reply, strict=True)
+                    yield second, [(field, value) for field, value in values if value is not None]
 
     def _seconds(self, span: Span, limit: int | None = None) -> list[int]:
         """The minutes or hours that have counts in this time."""

@@ -19,8 +19,17 @@ from crestgate.databases.engines import abandon, open_engine
 from crestgate.databases.names import short_name
 from crestgate.databases.transactions import SqlConflictError, Transactions
 from crestgate.errors import StoreClosedError
-from crestgate.history.names import decode_name, encode_name, merge_counts
-from crestgate.history.port import MAX_POINTS, MAX_SUBJECTS, MAX_USES, Step, SubjectPoint, SubjectUsage, UsagePoint
+from crestgate.history.names import decode_name, encode_name, merge_counts, top_names
+from crestgate.history.port import (
+    MAX_POINTS,
+    MAX_USES,
+    Order,
+    Step,
+    SubjectPoint,
+    SubjectUsage,
+    TopRules,
+    UsagePoint,
+)
 from crestgate.history.spans import (
     HOUR,
     MINUTE,
@@ -92,7 +101,32 @@ class SqlHistory:
         check_points(len(rows))
         return [UsagePoint(row.at_us, decode_name(row.rule), row.allowed, row.denied, row.shadowed) for row in rows]
 
-    def top(self, since_us: int, until_us: int, limit: int = 10) -> list[SubjectUsage]:
+    def top_rules(self, since_us: int, until_us: int, step: Step, limit: int) -> TopRules:
+        seconds = SECONDS[step]
+        within = self._within(usage, Span(seconds, begin_us(since_us, seconds), until_us))
+        sums = [func.sum(usage.c[name]) for name in ("allowed", "denied", "shadowed")]
+        by_time = select(usage.c.at_us, *sums).where(within).group_by(usage.c.at_us).order_by(usage.c.at_us)
+        number = select(func.count(usage.c.rule.distinct())).where(within)
+        top = select(usage.c.rule).where(within).group_by(usage.c.rule)
+        top = top.order_by(sums[1].desc(), sums[0].desc(), usage.c.rule).limit(limit)
+        points = select(usage).where(within).order_by(usage.c.at_us, usage.c.rule)
+
+        def read(connection: Connection) -> tuple[Sequence[Any], Sequence[Any], int]:
+            names = connection.execute(top).scalars().all()
+            of_top = connection.execute(points.where(usage.c.rule.in_(names))).all() if names else ()
+            return connection.execute(by_time).all(), of_top, connection.execute(number).scalar() or 0
+
+        totals, rows, rules = self._read(read)
+        return TopRules(
+            [
+                UsagePoint(at_us, "", int(allowed), int(denied), int(shadow))
+                for at_us, allowed, denied, shadow in totals
+            ],
+            [UsagePoint(row.at_us, decode_name(row.rule), row.allowed, row.denied, row.shadowed) for row in rows],
+            rules,
+        )
+
+    def top(self, since_us: int, until_us: int, limit: int = 10, by: Order = "requests") -> list[SubjectUsage]:
         self._check_open()
         spans = covering_spans(since_us, until_us)
         if not spans or limit < 1:
@@ -100,7 +134,11 @@ class SqlHistory:
         table = usage_subjects
         allowed, denied = func.sum(table.c.allowed), func.sum(table.c.denied)
         query = select(table.c.subject, allowed, denied).where(or_(*(self._within(table, span) for span in spans)))
-        query = query.group_by(table.c.subject).order_by((allowed + denied).desc(), table.c.subject).limit(limit)
+        query = query.group_by(table.c.subject).limit(limit)
+        if by == "denied":
+            query = query.having(denied > 0).order_by(denied.desc(), table.c.subject)
+        else:
+            query = query.order_by((allowed + denied).desc(), table.c.subject)
         rows = self._read(lambda connection: connection.execute(query).all())
         return [SubjectUsage(decode_name(name), int(yes), int(no)) for name, yes, no in rows]
 
@@ -182,13 +220,16 @@ class SqlHistory:
     def _add_subjects(
         self, connection: Connection, key: dict[str, Any], subjects: Mapping[bytes, tuple[int, ...]]
     ) -> None:
-        """Keep the subjects with the highest counts, and delete the others."""
+        """Keep the top subjects, and delete the others."""
         table = usage_subjects
         here = and_(*(table.c[name] == value for name, value in key.items()))
-        query = select(table.c.subject, _TOTAL).where(here)
-        stored: dict[bytes, int] = {row.subject: row[1] for row in connection.execute(query)}
-        counts = {name: stored.get(name, 0) + sum(subjects.get(name, ())) for name in {*stored, *subjects}}
-        top = set(sorted(counts, key=lambda name: (-counts[name], name))[:MAX_SUBJECTS])
+        query = select(table.c.subject, table.c.allowed, table.c.denied).where(here)
+        stored: dict[bytes, tuple[int, int]] = {row.subject: (row[1], row[2]) for row in connection.execute(query)}
+        counts = dict(stored)
+        for name, (allowed, denied) in subjects.items():
+            known = stored.get(name, (0, 0))
+            counts[name] = (known[0] + allowed, known[1] + denied)
+        top = top_names(counts)
         dropped = sorted(stored.keys() - top)
         for start in range(0, len(dropped), BATCH_SIZE):
             batch = dropped[start : start + BATCH_SIZE]
@@ -234,9 +275,6 @@ class SqlHistory:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosedError(f"{self.title}: this history was closed; open it again")
-
-
-_TOTAL = usage_subjects.c.allowed + usage_subjects.c.denied
 
 
 def _add_counts(

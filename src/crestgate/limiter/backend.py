@@ -93,12 +93,14 @@ class Backend:
         self.remote: RemoteStore | None = store if isinstance(store, RemoteStore) else None
         """What coalescers send to."""
         if self.remote is not None:
-            failure.outages = OutageWatch(self.remote.title, failure.policy, self.remote.breakers)
+            failure.outages = OutageWatch(self.remote, failure.policy)
         if observation is not None:
             self.local = None
             failure.on_failure = observation.store_failed
             if self.remote is not None:
                 self.remote = observation.observe_store(self.remote)
+                assert failure.outages is not None
+                failure.outages.store = self.remote
         self.coalescer: ThreadCoalescer | None = ThreadCoalescer(self.remote) if self.remote is not None else None
         """Threads that wait for a remote store share its calls."""
         self.apply: Callable[[Sequence[Request]], BatchOutcomes] = (

@@ -163,6 +163,9 @@ class LoopCoalescer:
         if self.waiting and not self.scheduled:
             self.scheduled = True
             self.loop.call_soon(self.flush)
+        on_decided = self.store.on_decided
+        if on_decided is not None and not isinstance(result, StoreError):
+            on_decided()
 
     def abandon(self, requests: Sequence[Request], future: asyncio.Future[BatchOutcomes]) -> None:
         """A caller was cancelled. If its result is there already, nobody will use it."""

@@ -224,6 +224,9 @@ class ThreadCoalescer:
                 self.call_time.add(seconds, decided)
             if self.waiting:
                 self.wake_leader(now)
+        on_decided = self.store.on_decided
+        if decided and on_decided is not None:
+            on_decided()
 
     def wake_leader(self, now: float) -> None:
         """Let one of the queue make the next call, and shed those that would get no answer in time."""

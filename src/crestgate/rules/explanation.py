@@ -11,6 +11,7 @@ may be one for each user.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -111,7 +112,8 @@ class RuleScan:
         """Rules that lost, by slot."""
         self._lost: list[CompiledRule] = []
         self._missed: dict[int, list[tuple[Rule, int]]] = {}
-        """Rules that do not match and their mismatches, by distance; as many as may be shown of each."""
+        """Rules that do not match and their mismatches, by distance; as many as may be shown of each, by their ids:
+        another process may have read the rules in another order."""
 
     def advance(self, count: int) -> bool:
         """Examine this many more rules; whether there may be more."""
@@ -122,12 +124,12 @@ class RuleScan:
             mismatches = self._mismatches(rule, entry)
             if mismatches:
                 same = self._missed.setdefault(DISTANCES[mismatches], [])
-                if len(same) < self._max_rules:
-                    same.append((rule, mismatches))
+                insort(same, (rule, mismatches), key=lambda one: one[0].rule_id)
+                del same[self._max_rules :]
             elif entry is not None and self._winners[entry.counter] is not entry:
                 self._beaten[entry.counter] = self._beaten.get(entry.counter, 0) + 1
-                if len(self._lost) < self._max_rules:
-                    self._lost.append(entry)
+                insort(self._lost, entry, key=lambda one: one.rule.rule_id)
+                del self._lost[self._max_rules :]
         return examined == count
 
     def result(self) -> Explanation:

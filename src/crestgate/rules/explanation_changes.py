@@ -10,11 +10,19 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from crestgate.core.decision import Decision
+from crestgate.rules.rule import Rule
 
-__all__ = ["BindingLimit", "changes_of"]
+__all__ = ["BindingLimit", "Override", "changes_of"]
 
 POLICY_REASONS: Final = ("fail_open", "fail_closed", "fallback")
 OVERRIDE_TIME: Final = "2h"
+
+
+class Override(NamedTuple):
+    """Whose limit an override would raise, and of which rule."""
+
+    user: str
+    base: Rule
 
 
 class BindingLimit(NamedTuple):
@@ -24,8 +32,8 @@ class BindingLimit(NamedTuple):
     """The rule_id, or the plan."""
     decision: Decision
     is_rule: bool
-    user: str | None
-    """The user that it limits, if it is a rule of that dimension."""
+    override: Override | None
+    """The override that would raise it, if it is a rule for users."""
 
 
 def changes_of(decision: Decision, limits: Sequence[BindingLimit], cost: int) -> list[str]:
@@ -68,13 +76,10 @@ def _admissions(denied: Sequence[BindingLimit], cost: int) -> list[str]:
         changes.append(f"a cost of at most {least}, not {cost}")
     raised = [f"{_kind(one)} {one.name} {_raise(one)} {_needed(one, cost)}" for one in counted]
     changes.append(" and ".join(raised) + (" (all of them)" if len(raised) > 1 else ""))
-    overrides = [(one.user, one) for one in counted if one.user is not None]
+    overrides = [(one.override, _needed(one, cost)) for one in counted if one.override is not None]
     if len(overrides) == len(counted):
-        commands = [
-            shlex.join(["crestgate", "override", user, one.name, str(_needed(one, cost)), "--for", OVERRIDE_TIME])
-            for user, one in overrides
-        ]
-        changes.append(f"an override for user {overrides[0][0]}: {' && '.join(commands)}")
+        commands = [_command(override, capacity) for override, capacity in overrides]
+        changes.append(f"an override for user {overrides[0][0].user}: {' && '.join(commands)}")
     if all(one.is_rule for one in counted):
         names = " and ".join(one.name for one in counted)
         changes.append(f"{'rule' if len(counted) == 1 else 'rules'} {names} in mode shadow or disabled")
@@ -87,6 +92,15 @@ def _needed(limit: BindingLimit, cost: int) -> int:
     """The capacity that would admit this cost now: what is used stays used."""
     decision = limit.decision
     return max(decision.limit - decision.remaining + cost, decision.limit + 1)
+
+
+def _command(override: Override, capacity: int) -> str:
+    """The command for an override of this capacity. It names a count, with which the burst of the base is scaled."""
+    base = override.base
+    count = capacity
+    if base.burst is not None and base.limit:
+        count = (capacity - 1) * base.limit // base.burst + 1  # the smallest whose scaled burst is not below it
+    return shlex.join(["crestgate", "override", override.user, base.rule_id, str(count), "--for", OVERRIDE_TIME])
 
 
 def _raise(limit: BindingLimit) -> str:

@@ -8,8 +8,9 @@ from typing import Any, Final
 from crestgate.core.decision import Decision
 from crestgate.limiter.pending_check import PendingCheck
 from crestgate.rules.explanation import Explanation, RuleStatus, RuleVerdict, shown_identifiers
-from crestgate.rules.explanation_changes import BindingLimit, changes_of
-from crestgate.rules.rule import ANY
+from crestgate.rules.explanation_changes import BindingLimit, Override, changes_of
+from crestgate.rules.overrides import is_override, override_id
+from crestgate.rules.rule import ANY, Rule
 from crestgate.stores.port import Member
 
 __all__ = ["explanation_data"]
@@ -39,8 +40,8 @@ def explanation_data(
     else:
         rules = [_rule_data(verdict) for verdict in explanation.verdicts]
         limits = [
-            BindingLimit(member.algorithm.label, part, True, _user_of(member, dimension))
-            for (member, part), dimension in zip(counters, pending.dimensions or (), strict=True)
+            BindingLimit(member.algorithm.label, part, True, _override_of(member, explanation))
+            for member, part in counters
             if member.binds
         ]
         considered, truncated = explanation.considered, explanation.truncated
@@ -117,5 +118,20 @@ def _counter_data(key: str, part: Decision, store: str) -> dict[str, Any]:
     }
 
 
-def _user_of(member: Member, dimension: str) -> str | None:
-    return member.key.partition(":")[2] if dimension == "user" else None
+def _override_of(member: Member, explanation: Explanation) -> Override | None:
+    """The override that would raise a limit: of its rule; if that is an override itself, of the base, if it is known.
+    None for a rule of another dimension, and for one that ends and would win over an override until then."""
+    user = member.key.partition(":")[2]
+    rules = (one.rule for one in explanation.verdicts if one.rule.rule_id == member.algorithm.label)
+    rule = next(rules, None)
+    if rule is None or rule.dimension != "user":
+        return None
+    if is_override(rule):
+        lost = (one.rule for one in explanation.verdicts if one.lost_to == rule.rule_id)
+        return Override(user, next((base for base in lost if _is_base(base, rule, user)), rule))
+    ends = rule.identifier != ANY and rule.expires_us is not None
+    return None if ends else Override(user, rule)
+
+
+def _is_base(base: Rule, override: Rule, user: str) -> bool:
+    return not is_override(base) and override_id(user, base) == override.rule_id

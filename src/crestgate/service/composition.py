@@ -168,7 +168,8 @@ async def open_service(
     worker_snapshots = WorkerSnapshots(node.snapshots, worker)
     notifier = WorkerNotifier(node.folder, worker)
     recording = settings.traffic
-    traffic = TrafficRecorder(recording.max_requests, _now_us()) if recording.record else None
+    token_key = await asyncio.to_thread(signing_key, repository)
+    traffic = TrafficRecorder(recording.max_requests, _now_us(), token_key) if recording.record else None
     notifier.listen(catalog.wake, _traffic_writer(traffic, TrafficFiles(node.snapshots, worker)))
     metrics = WorkerMetrics(worker_snapshots.previous())
     seen = worker_snapshots.own_seen()
@@ -200,7 +201,7 @@ async def open_service(
         notifier=notifier,
         store_titles=(limiter.title, repository.title),
         started_us=_now_us(),
-        token_key=await asyncio.to_thread(signing_key, repository),
+        token_key=token_key,
         descriptors=descriptors,
         traffic=traffic,
     )
@@ -279,6 +280,7 @@ def _descriptors(settings: Settings) -> Descriptors | None:
 
 def _traffic_writer(traffic: TrafficRecorder | None, files: TrafficFiles) -> Callable[[], None]:
     """Writes what this worker has recorded, in a thread, when another worker needs it."""
+    files.remove_own()
 
     def write() -> None:
         assert traffic is not None

@@ -35,7 +35,7 @@ def serve(settings: Settings, environ: Mapping[str, str], print_line: Callable[[
             print_line(line)
         url = f"{'http' if settings.server.tls is None else 'https'}://{address_of(listening.http)}"
         with node_folder(workers) as node, ExitStack() as stack:
-            stack.callback(write_service_file(url, node.snapshots))
+            stack.callback(write_service_file(url, node.snapshots, workers))
             if workers == 1:
                 from crestgate.service.worker import run_worker
 

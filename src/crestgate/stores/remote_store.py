@@ -6,7 +6,7 @@ This file is not compiled, so that subclasses of `RemoteStore` need not be compi
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from crestgate.core.algorithms.algorithm import Algorithm
@@ -38,6 +38,8 @@ class RemoteStore:
     """Seconds that a check may take, time in the queue included."""
     max_concurrent_batches: int = 4
     """Batches in flight at once; further requests wait for the next one."""
+    on_decided: Callable[[], None] | None = None
+    """Called by coalescers after a batch that was decided as a whole: see limiter/outages.py."""
     min_shared_batch: int = 500
     """Requests up to this number are sent as one batch rather than divided among several."""
     max_members: int = 500

@@ -286,7 +286,7 @@ def test_decisions_are_in_the_statistics(admin: httpx.Client, name: str) -> None
 
     wait_until("they are there", lambda: read_stats()["totals"]["allowed"] == 2)
     stats = read_stats()
-    assert set(stats) == {"since", "until", "step", "rule", "totals", "series", "rules", "top"}
+    assert set(stats) == {"since", "until", "step", "rule", "totals", "series", "rules", "top", "top_denied"}
     assert stats["totals"] == {"allowed": 2, "denied": 1, "shadowed": 0}
     assert stats["rules"] == [{"rule": name, "allowed": 2, "denied": 1, "shadowed": 0}]
     assert sum(point["allowed"] for point in stats["series"]) == 2

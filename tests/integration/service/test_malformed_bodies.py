@@ -59,6 +59,8 @@ ENDPOINTS_WITH_BODY = [
     ("PUT", "/api/v1/plans/canary"),
     ("PUT", "/api/v1/users/canary/tier"),
     ("POST", "/api/v1/users/canary/override"),
+    ("POST", "/api/v1/keys"),
+    ("POST", "/api/v1/keys/canary/rotate"),
     ("POST", "/admin/policies"),
     ("PUT", "/admin/policies/canary"),
     ("POST", "/ratelimiter/configure-client"),

@@ -129,6 +129,7 @@ def test_openapi_documents_every_call(anyone: httpx.Client) -> None:
         GET /api/v1/plans, POST /api/v1/plans, GET /api/v1/plans/{name},
         PUT /api/v1/plans/{name}, DELETE /api/v1/plans/{name}, GET /api/v1/users/{user_id}/limits,
         PUT /api/v1/users/{user_id}/tier, POST /api/v1/users/{user_id}/override, GET /api/v1/audit, GET /api/v1/stats,
+        GET /api/v1/keys, POST /api/v1/keys, DELETE /api/v1/keys/{key_id}, POST /api/v1/keys/{key_id}/rotate,
         GET /admin/status, GET /admin/metrics, GET /admin/metrics/{key}, POST /admin/reset/{key}, GET /admin/policies,
         GET /admin/policies/{key}, POST /admin/policies, PUT /admin/policies/{key}, DELETE /admin/policies/{key},
         POST /ratelimiter/verify-api-limit, POST /ratelimiter/configure-client, GET /ratelimiter/client-limits,

@@ -153,3 +153,24 @@ def test_group_without_command_shows_its_help(group: str, command: str, run: Run
     assert err.startswith(f"Usage: crestgate {group} ")
     assert f"  {command} " in err
     assert run(group, "--help").out == err
+
+
+@pytest.mark.parametrize(("words", "expected"), [("crestgate ov", "override"), ("crestgate rules l", "list")])
+def test_completion_succeeds(shell: Run, words: str, expected: str) -> None:
+    environment = {"_CRESTGATE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = shell(**environment)
+    assert (done.code, done.err) == (0, "")
+    assert expected in done.out.split()
+
+
+def test_completion_of_rules_reads_the_database_of_this_folder(shell: Run, run: Run, folder: Path) -> None:
+    rule = "{rule_id: orders, dimension: user, limit: 3, window_seconds: 60}"
+    (folder / "rules.yaml").write_text(f"rules: [{rule}]\n")
+    assert run("rules", "apply", "-f", "rules.yaml").code == 0
+    words = {"COMP_WORDS": "crestgate override set acme or", "COMP_CWORD": "4"}
+    done = shell(_CRESTGATE_COMPLETE="complete_bash", **words)
+    assert (done.code, done.out.split(), done.err) == (0, ["orders"], "")
+
+
+def test_unknown_completion_instruction_is_an_error(shell: Run) -> None:
+    assert shell(_CRESTGATE_COMPLETE="nonsense_bash").code not in (0, 141)

@@ -276,9 +276,6 @@ def test_reset_without_audit_log_is_not_done(run: Run, settings: Path) -> None:
         ("check --user bob", "a request is decided by rules"),
         ("check k -l 3/s --cost -1", "cost must be a whole number from 0"),
         ("check k -l 3/s --store rediss:/x", "unknown store URL 'rediss:/x'"),
-        ("check k -l 3/s --store redis://u:secret@127.0.0.1:1/0", "127.0.0.1:1"),
-        ("check k -l 3/s --store mysql://u:secret@127.0.0.1:1/db", "127.0.0.1:1"),
-        ("peek k -l 3/s --store redis://u:secret@127.0.0.1:1/0", "127.0.0.1:1"),
         ("reset k -l 3/s --store redis://u:secret@127.0.0.1:1/0", "127.0.0.1:1"),
         ("check k -l 3/s --config nowhere.yaml", "nowhere.yaml: there is no such file"),
     ],
@@ -288,6 +285,31 @@ def test_errors_are_one_line(arguments: str, expected: str, run: Run) -> None:
     assert (code, out) == (2, "")
     assert expected in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["check", "peek"])
+@pytest.mark.parametrize("store", ["redis://u:secret@127.0.0.1:1/0", "mysql://u:secret@127.0.0.1:1/db"])
+@pytest.mark.parametrize(
+    ("policy", "code", "reason"), [("open", 0, "fail_open"), ("closed", 1, "fail_closed"), ("local", 0, "fallback")]
+)
+def test_failure_policy_decides_and_is_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: str, store: str, policy: str, code: int, reason: str
+) -> None:
+    monkeypatch.setenv("CRESTGATE_ON_STORE_ERROR", policy)
+    done = run(command, "k", "-l", "3/s", "--store", store)
+    assert done.code == code
+    assert "the failure policy decided, not the store:" in done.out
+    assert f"({reason})" in done.out
+    assert "127.0.0.1:1" in done.err
+    data = json.loads(run(command, "k", "-l", "3/s", "--store", store, "--json").out)
+    assert (data["reason"], data["failure_policy"]) == (reason, reason)
+
+
+def test_failure_policy_of_a_rule(run: Run, folder: Path) -> None:
+    rule = "{rule_id: pay, dimension: user, limit: 3, window_seconds: 60, on_store_error: closed}"
+    (folder / "crestgate.yaml").write_text(f"store: redis://127.0.0.1:1/0\nrules: [{rule}]\n")
+    done = run("check", "--user", "bob", "--json")
+    assert (done.code, json.loads(done.out)["failure_policy"]) == (1, "fail_closed")
 
 
 @pytest.mark.parametrize("command", ["check", "peek", "reset"])

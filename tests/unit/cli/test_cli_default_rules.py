@@ -59,6 +59,16 @@ def test_database_takes_precedence_over_the_rules_of_the_settings(run: Run, fold
     assert run("check", "--user", "bob", "--path", "/one").code == 1
 
 
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize(
+    "command", ["audit", "plans list", "override list", "override bob one 5 --for 2h", "tier bob premium"]
+)
+def test_note_on_rules_of_the_settings_is_of_rules_only(run: Run, folder: Path, command: str) -> None:
+    (folder / "crestgate.yaml").write_text(RULES)
+    done = run(*command.split())
+    assert (done.code, done.err) == (0, "")
+
+
 def test_reading_creates_nothing(run: Run, folder: Path) -> None:
     for command in ("rules list", "rules get one", "keys list", "check --user bob"):
         code, out, _ = run(*command.split())

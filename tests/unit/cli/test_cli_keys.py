@@ -21,6 +21,8 @@ from crestgate.service.preflight import complete_settings
 from servers.process import GivenServer
 from servers.redis import RedisServer
 from unit.cli.conftest import URL, Run
+from unit.cli.fake_service import TOKEN as SERVICE_TOKEN
+from unit.cli.fake_service import fake_service
 
 TOKEN = re.compile(r"cg_([0-9a-f]{12})_[\w-]{43}")
 DAY_US = 86_400_000_000
@@ -100,53 +102,109 @@ def test_configured_database(run: Run, folder: Path, monkeypatch: pytest.MonkeyP
     assert run("keys", "create", "two").code == 0
     assert [key["name"] for key in json.loads(run("keys", "list", "--json").out)] == ["two"]
     assert [key["name"] for key in json.loads(run("keys", "list", "--json", "--rules-store", "sqlite:///mine.db").out)]
-    monkeypatch.setenv("CRESTGATE_URL", "http://127.0.0.1:1")
-    assert run("keys", "list").code == 0, "no service is called"
 
 
-@pytest.mark.parametrize("command", ["create ci", "list", "revoke 0123456789ab"])
-def test_keys_are_not_created_for_a_remote_service(
-    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, command: str
+@pytest.mark.parametrize("command", ["create ci", "list", "revoke 0123456789ab", "rotate 0123456789ab"])
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_url_names_a_service_and_creates_nothing_here(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, by: str
 ) -> None:
-    monkeypatch.setenv("CRESTGATE_URL", "http://127.0.0.1:1")
+    options = ("--url", "http://127.0.0.1:1") if by == "option" else ()
+    if by == "variable":
+        monkeypatch.setenv("CRESTGATE_URL", "http://127.0.0.1:1")
     before = set(folder.rglob("*"))
-    assert run("keys", *command.split()) == (
-        2,
-        "",
-        "crestgate: keys are created in the service's rule database: run this in the folder of the service, or with "
-        "its --config; CRESTGATE_URL is not used\n",
-    )
+    code, out, err = run("keys", *command.split(), *options)
+    assert (code, out) == (2, "")
+    assert "http://127.0.0.1:1 cannot be reached" in err
     assert set(folder.rglob("*")) == before
 
 
-@pytest.mark.parametrize("named", ["config", "variable", "database", "settings"])
-def test_local_database_is_used_with_a_warning(
-    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, named: str
-) -> None:
-    options: tuple[str, ...] = ()
-    path = folder / ".crestgate" / "rules.db"
-    if named == "config":
-        (folder / "mine.yaml").write_text("on_store_error: closed\n")
-        options = ("--config", "mine.yaml")
-    elif named == "variable":
-        (folder / "mine.yaml").write_text("on_store_error: closed\n")
-        monkeypatch.setenv("CRESTGATE_CONFIG", "mine.yaml")
-    elif named == "database":
-        assert run("keys", "create", "first").code == 0
-    else:
-        path = folder / "mine.db"
-        (folder / "crestgate.yaml").write_text(f"rules_store: sqlite:///{path}\n")
+def test_local_options_override_the_variable(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRESTGATE_URL", "http://127.0.0.1:1")
-    code, out, err = run("keys", "create", "ci", *options)
-    assert code == 0, err
-    assert err.startswith(f"crestgate: CRESTGATE_URL is not used: these are the keys in sqlite:///{path}\n")
-    assert find_key(f"sqlite:///{path}", out.strip()) == ("ci", "check")
+    assert run("keys", "create", "ci", "--rules-store", URL).code == 0
+    (folder / "mine.yaml").write_text(f"rules_store: {URL}\n")
+    assert "ci" in run("keys", "list", "--config", "mine.yaml").out
+    done = run("keys", "list", "--rules-store", URL, "--url", "http://127.0.0.1:1")
+    assert (done.code, "leave --rules-store out" in done.err) == (2, True)
 
 
-def test_database_option_prints_no_warning(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CRESTGATE_URL", "http://127.0.0.1:1")
-    code, _, err = run("keys", "create", "ci", "--rules-store", URL)
-    assert (code, "CRESTGATE_URL" in err) == (0, False)
+ENTRY = {
+    "key_id": "0123456789ab",
+    "name": "ci",
+    "scope": "check",
+    "created_at": "2026-01-01T00:00:00Z",
+    "expires_at": None,
+}
+OLD = {**ENTRY, "key_id": "ba9876543210", "expires_at": "2026-01-01T01:00:00Z"}
+
+
+def test_keys_of_a_service(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRESTGATE_ADMIN_KEY", SERVICE_TOKEN)
+    with fake_service() as service:
+        monkeypatch.setenv("CRESTGATE_URL", service.url)
+        service.responses = [
+            (201, {**ENTRY, "token": "cg_new"}),
+            (200, {"keys": [ENTRY], "next": "0123456789ab"}),
+            (200, {"keys": [OLD], "next": None}),
+            (201, {**ENTRY, "token": "cg_newer", "replaces": OLD}),
+            (204, b""),
+        ]
+        made = run("keys", "create", "ci", "--expires", "2999-01-31")
+        assert (made.code, made.out) == (0, "cg_new\n")
+        assert made.err == "key 0123456789ab for 'ci', scope check; its token is shown this once:\n"
+        listed = run("keys", "list")
+        assert listed.out.count("\n") == 3
+        assert "2026-01-01T01:00:00Z (expired)" in listed.out
+        rotated = json.loads(run("keys", "rotate", "ci/1", "--grace", "0s", "--json").out)
+        assert (rotated["token"], rotated["replaces"]) == ("cg_newer", OLD)
+        token = f"cg_0123456789ab_{'x' * 43}"
+        revoked = run("keys", "revoke", token, "--json")
+        assert json.loads(revoked.out) == {"key_id": "0123456789ab", "revoked": True}
+        assert service.requests == [
+            ("POST", "/api/v1/keys", {"name": "ci", "scope": "check", "expires_at": "2999-01-31T00:00:00Z"}),
+            ("GET", "/api/v1/keys?limit=1000&after=", None),
+            ("GET", "/api/v1/keys?limit=1000&after=0123456789ab", None),
+            ("POST", "/api/v1/keys/ci%2F1/rotate", {"grace_seconds": 0, "expires_at": None}),
+            ("DELETE", "/api/v1/keys/0123456789ab", None),
+        ]
+
+
+@pytest.mark.parametrize("answer", [{}, {"keys": [{}]}, {"keys": 1}, {**ENTRY, "created_at": 5, "keys": [ENTRY, 1]}])
+def test_response_of_something_else(run: Run, monkeypatch: pytest.MonkeyPatch, answer: object) -> None:
+    monkeypatch.setenv("CRESTGATE_ADMIN_KEY", SERVICE_TOKEN)
+    with fake_service() as service:
+        for command in ("list", "create ci", "rotate ci"):
+            service.responses = [(200, answer)]
+            done = run("keys", *command.split(), "--url", service.url)
+            assert (done.code, done.out) == (2, "")
+            assert "is this the address of a Crestgate service?" in done.err
+
+
+def test_rotation_of_an_expired_key_needs_an_expiry(run: Run) -> None:
+    with closing(open_repository(URL)) as repository:
+        key, _ = create_key(repository, Actor("alice"), "ci", "check", time.time_ns() // 1000 - 1)
+    done = run("keys", "rotate", key.key_id, "--rules-store", URL)
+    assert (done.code, done.out) == (2, "")
+    assert f"key '{key.key_id}' expired at {format_timestamp(key.expires_us)}" in done.err
+    done = run("keys", "rotate", key.key_id, "--expires", "90d", "--rules-store", URL)
+    assert done.code == 0
+    assert find_key(URL, done.out.strip()) == ("ci", "check")
+
+
+def test_rotation_without_grace_ends_the_old_token_now(run: Run) -> None:
+    made = json.loads(run("keys", "create", "ci", "--json", "--rules-store", URL).out)
+    done = run("keys", "rotate", made["key_id"], "--grace", "0s", "--rules-store", URL)
+    assert (done.code, "which no longer works; the new token" in done.err) == (0, True)
+    assert find_key(URL, made["token"]) is None
+    assert find_key(URL, done.out.strip()) == ("ci", "check")
+
+
+@pytest.mark.parametrize("grace", ["soon", "5", "-1h", "400d"])
+def test_invalid_grace(run: Run, grace: str) -> None:
+    made = json.loads(run("keys", "create", "ci", "--json", "--rules-store", URL).out)
+    done = run("keys", "rotate", made["key_id"], f"--grace={grace}", "--rules-store", URL)
+    assert (done.code, done.out) == (2, "")
+    assert "grace" in done.err
 
 
 def test_files_cannot_store_keys(run: Run, folder: Path) -> None:
@@ -230,6 +288,7 @@ def test_revoke_by_name_suggests_the_id(run: Run) -> None:
     one, two = (json.loads(run("keys", "create", "ci", "--json", "--rules-store", URL).out) for _ in range(2))
     err = run("keys", "revoke", "ci", "--rules-store", URL).err
     assert err.startswith("crestgate: there is no key 'ci': the key with this name has the ids ")
+    assert run("keys", "rotate", "ci", "--rules-store", URL).err == err
     assert one["key_id"] in err
     run("keys", "revoke", one["key_id"], "--rules-store", URL)
     assert run("keys", "revoke", "ci", "--rules-store", URL).err == (

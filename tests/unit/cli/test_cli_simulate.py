@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from crestgate.cli.app import run
+from unit.cli.fake_service import TOKEN, fake_service
 from unit.simulate.logs import START, combined
 
 RULES = "rules: [{rule_id: per-user, dimension: user, limit: 3, window_seconds: 60, algorithm: fixed_window}]\n"
@@ -92,3 +94,82 @@ def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert "crestgate simulate --log access.log.gz --rules new.yaml --against" in " ".join(
         capsys.readouterr().out.split()
     )
+
+
+def newly_denied(capsys: pytest.CaptureFixture[str]) -> int:
+    """In a report as JSON, by the rules of this file instead of LOOSE."""
+    report = json.loads(capsys.readouterr().out)
+    assert report["against"]["rules"][0]["limit"].startswith("5/")
+    return int(report["against"]["newly_denied"])
+
+
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(folder)
+    for name in [name for name in os.environ if name.startswith("CRESTGATE_") and "_TEST_" not in name]:
+        monkeypatch.delenv(name)
+    return folder
+
+
+def test_rules_of_a_database(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{here}/mine.db?timeout_ms=30000"
+    assert run(["rules", "apply", "-f", "loose.yaml", "--rules-store", url]) == 0
+    capsys.readouterr()
+    assert simulate(here, "--against", url, "--json") == 0
+    assert newly_denied(capsys) == 3
+    assert run(["simulate", "--log", "access.log.gz", "--rules", f"sqlite:///{here}/nothing.db"]) == 2
+    assert "there is no such file" in capsys.readouterr().err
+    assert not (here / "nothing.db").exists()
+
+
+@pytest.mark.parametrize("where", ["database", "settings", "option", "both"])
+def test_current_rules_of_this_folder(here: Path, capsys: pytest.CaptureFixture[str], where: str) -> None:
+    options: tuple[str, ...] = ()
+    if where in ("database", "both"):
+        assert run(["rules", "apply", "-f", "loose.yaml"]) == 0
+    if where == "both":
+        other = LOOSE.replace("per-user", "other").replace("user", "ip").replace("limit: 5", "limit: 100")
+        (here / "crestgate.yaml").write_text(other.replace("other", "per-address"))
+    elif where == "settings":
+        (here / "crestgate.yaml").write_text(LOOSE)
+    elif where == "option":
+        options = ("--config", "loose.yaml")
+    capsys.readouterr()
+    assert simulate(here, "--against", "current", "--json", *options) == 0
+    out = capsys.readouterr().out
+    report = json.loads(out)
+    limits = {rule["rule_id"]: rule["limit"].partition("/")[0] for rule in report["against"]["rules"]}
+    assert limits == {"per-user": "5"} | ({"per-address": "100"} if where == "both" else {})
+    assert report["against"]["newly_denied"] == 3
+
+
+def test_current_rules_of_a_service(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRESTGATE_ADMIN_KEY", TOKEN)
+    rule = {"dimension": "user", "limit": 5, "window_seconds": 60, "algorithm": "fixed_window"}
+    with fake_service() as service:
+        service.put({"rule_id": "per-user", **rule})
+        assert simulate(here, "--against", "current", "--url", service.url, "--json") == 0
+        assert newly_denied(capsys) == 3
+        service.put({"rule_id": "gold", **rule, "tier": "gold"})
+        monkeypatch.setenv("CRESTGATE_URL", service.url)
+        assert simulate(here, "--against", "current") == 0
+        assert "tiers of users are not known here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--against", "current"), "which rules are current? There is no ./.crestgate/rules.db here"),
+        (("--url", "http://127.0.0.1:1"), "--url says whose rules are current: write --against current"),
+        (("--config", "rules.yaml"), "--config says whose rules are current"),
+        (("--against", "current", "--url", "http://127.0.0.1:1"), "http://127.0.0.1:1 cannot be reached"),
+    ],
+)
+def test_wrong_use_of_current(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    assert simulate(here, *arguments) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, message in captured.err) == ("", True)

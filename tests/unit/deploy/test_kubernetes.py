@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from crestgate import __version__
+from crestgate.cli.remote import remote_service
 from crestgate.config.settings import Settings, load_settings
 from crestgate.service.auth.guard import is_loopback, required_check_scope
 from crestgate.service.preflight import ADMIN_KEY
@@ -101,6 +102,21 @@ def test_secrets_are_only_in_the_secret(kinds: dict[str, Any]) -> None:
     assert "insecure" not in text
     made = (FOLDER / "kustomization.yaml").read_text()
     assert all(f"--from-literal={name}=" in made for name in SECRET)
+
+
+def test_commands_in_the_container_find_the_service_and_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the runbook does: kubectl exec deploy/crestgate -- crestgate top."""
+    found = environment(ALONE)
+    assert found["CRESTGATE_URL"] == f"http://127.0.0.1:{settings(ALONE, tmp_path).server.http.port}"
+    assert found["CRESTGATE_CONFIG"] == container(ALONE)["args"][2]
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    service = remote_service(None, None)
+    assert service is not None
+    assert service.title == found["CRESTGATE_URL"]
+    assert found[ADMIN_KEY] == SECRET["admin-key"], "the key that commands send"
 
 
 def test_standalone_service_listens_on_all_interfaces_and_needs_a_key(tmp_path: Path) -> None:

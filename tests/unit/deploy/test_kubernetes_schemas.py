@@ -10,11 +10,12 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from tools.prometheus_rule import manifest
 
 FOLDER = Path(__file__).parent.parent.parent.parent / "deploy" / "kubernetes"
 VERSIONS = ["1.27.0", "1.30.0", "1.33.0"]
 """From the oldest that the files are meant for. Later ones of the package are used for later versions."""
-CUSTOM = {"Kustomization", "ServiceMonitor"}
+CUSTOM = {"Kustomization", "ServiceMonitor", "PrometheusRule"}
 """Kinds that are not of Kubernetes itself."""
 SERVICE_MONITOR = {
     "type": "object",
@@ -111,7 +112,7 @@ def test_autoscaler_by_checks_per_second_follows_the_schema() -> None:
     (used,) = kustomization["patches"]
     assert used["path"] == "autoscaler-checks.yaml"
     assert used["target"] == {"kind": SCALER["kind"], "name": SCALER["metadata"]["name"]}
-    assert kustomization["resources"] == ["..", "servicemonitor.yaml"]
+    assert kustomization["resources"] == ["..", "servicemonitor.yaml", "prometheusrule.yaml"]
 
 
 def test_service_monitor_finds_the_metrics() -> None:
@@ -128,6 +129,17 @@ def test_service_monitor_finds_the_metrics() -> None:
     ]
     assert scraped == ["crestgate"], "each pod once"
     assert wanted[MONITOR["spec"]["jobLabel"]] == "crestgate", "the job of the alerts"
+
+
+def test_prometheus_rules_are_those_of_the_files() -> None:
+    path = FOLDER / "monitoring" / "prometheusrule.yaml"
+    found = {one["metadata"]["name"]: one for one in documents(path)}
+    assert {*found} == {"crestgate-recording", "crestgate-alerts"}
+    for name, one in found.items():
+        assert (one["apiVersion"], one["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+        source = FOLDER.parent / "prometheus" / f"{name.removeprefix('crestgate-')}.yaml"
+        assert one["spec"] == yaml.safe_load(source.read_text())
+    assert path.read_text() == manifest(), "run `python -m tools.prometheus_rule`"
 
 
 def test_upgrade_job_is_a_hook_and_unprivileged() -> None:

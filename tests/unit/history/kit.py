@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from crestgate.errors import StoreClosedError
-from crestgate.history.port import MAX_SUBJECTS, History, SubjectPoint, SubjectUsage, UsagePoint
+from crestgate.history.port import MAX_DENIED, MAX_SUBJECTS, History, SubjectPoint, SubjectUsage, TopRules, UsagePoint
 
 __all__ = ["DAY_US", "HOUR_US", "MINUTE_US", "NOON", "HistoryKit", "Opener"]
 
@@ -93,6 +93,29 @@ class HistoryKit:
         assert history.usage(NOON, NOON + DAY_US, "hour", "b") == [UsagePoint(NOON, "b", 0, 2, 3)]
         assert history.usage(NOON, NOON + DAY_US, "hour", "nobody") == []
 
+    def test_top_rules(self, history: History) -> None:
+        assert history.top_rules(NOON, NOON + DAY_US, "minute", 2) == TopRules([], [], 0)
+        history.add(NOON, {"busy": (90, 0, 2), "b": (0, 2, 0), "c": (1, 2, 0)}, {})
+        history.add(NOON + MINUTE_US, {"b": (0, 0, 3), "c": (1, 0, 0)}, {})
+        history.add(NOON + HOUR_US, {"busy": (0, 50, 0)}, {})
+        found = history.top_rules(NOON + 1, NOON + HOUR_US, "minute", 2)
+        assert found.totals == [UsagePoint(NOON, "", 91, 4, 2), UsagePoint(NOON + MINUTE_US, "", 1, 0, 3)]
+        assert found.points == [
+            UsagePoint(NOON, "b", 0, 2, 0),
+            UsagePoint(NOON, "c", 1, 2, 0),
+            UsagePoint(NOON + MINUTE_US, "b", 0, 0, 3),
+            UsagePoint(NOON + MINUTE_US, "c", 1, 0, 0),
+        ]
+        assert found.rules == 3
+        assert {point.rule for point in history.top_rules(NOON, NOON + DAY_US, "hour", 1).points} == {"busy"}
+
+    def test_top_rules_of_any_number(self, history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in ("spans", "sql"):
+            monkeypatch.setattr(f"crestgate.history.{module}.MAX_POINTS", 3)
+        history.add(NOON, {f"r{number}": (1, number, 0) for number in range(10)}, {})
+        found = history.top_rules(NOON, NOON + MINUTE_US, "minute", 2)
+        assert ([point.rule for point in found.points], found.rules) == (["r8", "r9"], 10)
+
     def test_any_text_is_a_name(self, history: History) -> None:
         history.add(NOON, {name: (n + 1, 0, 0) for n, name in enumerate(NAMES)}, dict.fromkeys(NAMES, (0, 1)))
         points = history.usage(NOON, NOON + 1, "minute")
@@ -157,6 +180,17 @@ class HistoryKit:
         assert history.top(NOON, NOON + DAY_US, 0) == []
         assert history.top(NOON + DAY_US, NOON) == []
 
+    def test_subjects_that_are_denied_most(self, history: History) -> None:
+        customers = {f"customer-{number:03}": (1000, 1) for number in range(200)}
+        for minute in range(70):
+            history.add(NOON + minute * MINUTE_US, {}, {**customers, "attack": (0, 50), "unlucky": (9, 30)})
+        for minutes in (1, 59, 65):  # hours as well
+            expected = [SubjectUsage("attack", 0, 50 * minutes), SubjectUsage("unlucky", 9 * minutes, 30 * minutes)]
+            assert history.top(NOON, NOON + minutes * MINUTE_US, 2, "denied") == expected
+        history.add(NOON + DAY_US, {}, {"fine": (1, 0)})
+        assert history.top(NOON + DAY_US, NOON + 2 * DAY_US, 10, "denied") == []
+        assert history.top(NOON + DAY_US, NOON, 10, "denied") == []
+
     def test_one_subject_over_time(self, history: History) -> None:
         history.add(NOON, {}, {"user:42": (3, 1), "user:4": (9, 9)})
         history.add(NOON + 2 * MINUTE_US, {}, {"user:42": (1, 0)})
@@ -183,7 +217,7 @@ class HistoryKit:
             history.add(NOON + group, {}, {f"{group}-{n:02}": (n, group) for n in range(60)} | {"big": (0, 1000)})
         for until_us in (NOON + 1, NOON + HOUR_US):  # the minute, and the hour
             top = history.top(NOON, until_us, 1000)
-            assert len(top) == MAX_SUBJECTS
+            assert MAX_SUBJECTS <= len(top) <= MAX_SUBJECTS + MAX_DENIED
             assert top[0] == SubjectUsage("big", 0, 5000)
             assert SubjectUsage("4-59", 59, 4) in top
             assert SubjectUsage("0-59", 59, 0) in top

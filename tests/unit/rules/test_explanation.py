@@ -200,3 +200,11 @@ def test_scan_in_slices_finds_the_same() -> None:
         turns += 1
     assert turns == 4
     assert scan.result() == explain_rules(rules, CONTEXT, NOW_US)
+
+
+def test_order_does_not_depend_on_that_of_the_rules() -> None:
+    rules = [rule(f"r{number}", method="POST", endpoint_pattern=f"/p{number}") for number in range(9)]
+    context = replace(CONTEXT, method=None)
+    there, here = explain(*rules, context=context), explain(*reversed(rules), context=context)
+    assert [verdict.rule.rule_id for verdict in here.verdicts] == [f"r{number}" for number in range(9)]
+    assert here == there

@@ -13,7 +13,19 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 import crestgate
-from crestgate.service.admin import audit, clients, migration, plans, policies, rules, simulate, stats, status, users
+from crestgate.service.admin import (
+    audit,
+    clients,
+    keys,
+    migration,
+    plans,
+    policies,
+    rules,
+    simulate,
+    stats,
+    status,
+    users,
+)
 from crestgate.service.admin.context import AdminContext
 from crestgate.service.admin.docs_page import POLICY, docs_page
 from crestgate.service.admin.errors import UnhandledErrors, add_error_handlers
@@ -29,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ADMIN_PATHS", "RenderedPage", "create_admin_app", "openapi_document"]
 
-FAMILIES = (rules, simulate, plans, users, audit, stats, status, migration, policies, clients)
+FAMILIES = (rules, simulate, plans, users, keys, audit, stats, status, migration, policies, clients)
 ROUTERS = tuple(family.router for family in FAMILIES)
 ADMIN_PATHS: tuple[str, ...] = tuple(
     {route.path.partition("/{")[0]: None for router in ROUTERS for route in router.routes if isinstance(route, Route)}

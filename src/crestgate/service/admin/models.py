@@ -249,6 +249,7 @@ class Stats(Model):
     series: Annotated[list[Point], Field(description="Minutes or hours without checks have no point.")]
     rules: Annotated[list[RuleTotals], Field(description="Totals by rule, most denials first.")]
     top: Annotated[list[SubjectTotals], Field(description="The subjects with the most requests, over all rules.")]
+    top_denied: Annotated[list[SubjectTotals], Field(description="The subjects with the most denials, over all rules.")]
 
 
 # -- migration ------------------------------------------------------------------------------------------------------

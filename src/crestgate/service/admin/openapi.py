@@ -15,6 +15,7 @@ from crestgate.service.admin.check_docs import DATA_PATHS
 from crestgate.service.admin.check_models import CHECK_MODELS, check_schemas
 from crestgate.service.admin.envoy_models import ENVOY_MODELS
 from crestgate.service.admin.explain_models import EXPLAIN_MODELS
+from crestgate.service.admin.key_models import KEY_MODELS
 from crestgate.service.admin.simulate_models import SimulateBody
 from crestgate.service.auth.guard import READ_CALLS
 
@@ -25,7 +26,8 @@ Crestgate decides whether a request is allowed, and manages the rules for these 
 
 **Authorization.** Checks need no key on loopback unless configured otherwise. All other calls need a key, as
 `Authorization: Bearer …` or `X-API-Key`. Scope `check` allows checks, `read` also reading rules, counters and the audit
-log, `write` also changing them. Create keys with `crestgate keys create`.
+log, `write` also changing them. Create keys with `crestgate keys create`, or
+here.
 
 **Errors** are `application/problem+json` everywhere. Unknown fields, wrong types and invalid JSON are 400, and
 `problems` lists every invalid field.
@@ -40,6 +42,7 @@ TAGS = [
     {"name": "rules", "description": "Limits, and the subjects and requests they are for."},
     {"name": "plans", "description": "Named lists of limits for a key."},
     {"name": "users", "description": "Effective limits, tier and overrides of a user."},
+    {"name": "keys", "description": "API keys of the service: a token is shown once, when its key is created."},
     {"name": "audit", "description": "The log of all changes."},
     {"name": "statistics", "description": "Usage per minute (30 days) and per hour (a year)."},
     {"name": "policies", "description": "One limit for one opaque key, and the metrics of keys."},
@@ -103,7 +106,7 @@ def _generate(app: FastAPI) -> dict[str, Any]:
             _correct_operation("read" if method == "get" or path in READ_CALLS else "write", operation)
     data["paths"].update(DATA_PATHS)
     _, models_schema = models_json_schema(
-        [(model, "validation") for model in (*BODIES, *CHECK_MODELS, *ENVOY_MODELS, *EXPLAIN_MODELS)],
+        [(model, "validation") for model in (*BODIES, *CHECK_MODELS, *ENVOY_MODELS, *EXPLAIN_MODELS, *KEY_MODELS)],
         ref_template="#/components/schemas/{model}",
     )
     schemas = data["components"]["schemas"]

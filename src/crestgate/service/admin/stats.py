@@ -33,13 +33,15 @@ class StatsQuery(Query):
     ] = None
     until: Annotated[str | None, Field(description="Before this time; now by default.")] = None
     step: Annotated[Step, Field(description="Minutes are kept for 30 days, hours for a year.")] = "minute"
-    rule: Annotated[str | None, Field(description="Only this rule. `top` is always over all rules.")] = None
-    top: Annotated[int, Field(ge=0, le=100, description="Number of subjects.")] = 10
+    rule: Annotated[
+        str | None, Field(description="Only this rule. `top` and `top_denied` are always over all rules.")
+    ] = None
+    top: Annotated[int, Field(ge=0, le=100, description="Number of subjects in `top` and in `top_denied`.")] = 10
 
 
 @router.get("/api/v1/stats", **describe("Read the usage history", Stats, 400))
 def read_stats(context: ContextDep, query: Annotated[StatsQuery, QueryParameters()]) -> Response:
-    """Decisions over time, by rule, and of the subjects with most requests. The last seconds may still be missing."""
+    """Decisions over time, by rule, and by subject: most requests, most denials. The last seconds may be missing."""
     when = parse_timestamps({"since": query.since, "until": query.until})
     until_us = context.now_us() if when["until"] is None else when["until"]
     since_us = max(until_us - DEFAULT_SPAN_US[query.step], 0) if when["since"] is None else when["since"]
@@ -47,10 +49,8 @@ def read_stats(context: ContextDep, query: Annotated[StatsQuery, QueryParameters
         raise ValidationError([Problem("since", "must be before until")])
     history = context.dependencies.history
     try:
-        points = history.usage(since_us, until_us, query.step, query.rule)
-        top = history.top(since_us, until_us, query.top) if query.top else []
+        return json_response(usage_report(history, since_us, until_us, query.step, query.rule, query.top))
     except CrestgateError:
         raise
     except ValueError as error:  # more than one response may have
         raise ValidationError([Problem("since", str(error))]) from None
-    return json_response(usage_report(since_us, until_us, query.step, query.rule, points, top))

@@ -18,6 +18,7 @@ class WorkerEntry(Model):
     pid: Count
     started_at: Timestamp
     seen_at: Annotated[Timestamp, Field(description="When it last published its state; about every second.")]
+    silent: Annotated[bool, Field(description="It has not published for 15 seconds: it is stuck, or has just ended.")]
     policy_decisions_last_minute: Count
 
 
@@ -50,12 +51,13 @@ class Decisions(Model):
 class ServiceStatus(Model):
     version: str
     uptime_seconds: Annotated[float, Field(ge=0, description="Of the oldest worker of this node.")]
-    workers: list[WorkerEntry]
+    workers_expected: Annotated[Count, Field(description="`server.workers` of the settings.")]
+    workers: Annotated[list[WorkerEntry], Field(description="Those that have published; silent ones as well.")]
     decisions: Decisions
     stores: list[StoreEntry]
     rules: RulesInForce
     failure_policy: Annotated[str, Field(description="`on_store_error` of the settings. Rules may have their own.")]
-    fail_open_now: Annotated[
+    policy_decides_now: Annotated[
         bool, Field(description="The failure policy decided a check in place of the store in the last 5 seconds.")
     ]
     policy_decisions_last_minute: Annotated[Count, Field(description="Checks that the failure policy decided.")]

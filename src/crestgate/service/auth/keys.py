@@ -28,6 +28,7 @@ from crestgate.errors import ConfigError, NotFoundError, Problem, ValidationErro
 from crestgate.loader.fields import describe
 from crestgate.rules.diff import all_records
 from crestgate.rules.port import Actor, Edit, Record, Repository
+from crestgate.rules.timestamps import format_timestamp
 from crestgate.service.auth.log_outs import LOG_OUTS
 from crestgate.service.auth.token_keys import SIGNING_KEY
 
@@ -40,6 +41,7 @@ __all__ = [
     "Scope",
     "create_key",
     "includes",
+    "key_id_of",
     "list_keys",
     "revoke_key",
     "rotate_key",
@@ -53,6 +55,8 @@ ADMIN = "admin"
 MIN_ADMIN_KEY = 16
 """Characters."""
 MAX_NAME = 100
+MAX_GRACE_US = 366 * 86_400 * 1_000_000
+"""How long a replaced key may still work."""
 NOT_KEYS = (SIGNING_KEY, LOG_OUTS)
 """Records beside the keys."""
 _RANK = {scope: rank for rank, scope in enumerate(SCOPES)}
@@ -75,6 +79,16 @@ class ApiKey:
     expires_us: int | None = None
     """In microseconds since the epoch. A day later the record is removed."""
 
+    def to_data(self) -> dict[str, Any]:
+        """As it is shown: without the digest."""
+        return {
+            "key_id": self.key_id,
+            "name": self.name,
+            "scope": self.scope,
+            "created_at": format_timestamp(self.created_us),
+            "expires_at": format_timestamp(self.expires_us),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -83,6 +97,8 @@ class Caller:
     name: str
     scope: Scope
     key_id: str
+    expires_us: int | None = None
+    """When its key expires. A key that it creates expires no later."""
 
 
 def create_key(
@@ -90,24 +106,50 @@ def create_key(
 ) -> tuple[ApiKey, str]:
     """Create a key; returns it and its token, which is stored nowhere. Two keys may have the same name."""
     if scope not in SCOPES:
-        raise ConfigError(f"a key's scope must be one of {', '.join(SCOPES)}, not {scope!r}")
+        raise ConfigError(f"a key's scope must be one of {', '.join(SCOPES)}, not {scope!r}", field="scope")
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > MAX_NAME:
-        raise ConfigError(f"a key's name must be 1 to {MAX_NAME} printable characters, not {describe(name)}")
+        message = f"a key's name must be 1 to {MAX_NAME} printable characters, not {describe(name)}"
+        raise ConfigError(message, field="name")
     edit, token = _new_key(name, scope, expires_us)
     (record,) = repository.write([edit], actor)
     assert record is not None
     return key_of(record), token
 
 
-def rotate_key(repository: Repository, actor: Actor, key_id: str, ends_us: int) -> tuple[ApiKey, ApiKey, str]:
-    """Create a key with the name, scope and expiry of another, which expires at `ends_us`, or when it would have: both,
-    or neither. Returns the new key, the old one, and the new token. NotFoundError if there is no such key."""
+def rotate_key(
+    repository: Repository,
+    actor: Actor,
+    key_id: str,
+    *,
+    now_us: int,
+    grace_us: int,
+    expires_us: int | None = None,
+    latest_us: int | None = None,
+) -> tuple[ApiKey, ApiKey, str]:
+    """Create a key with the name and scope of another, which expires after the grace, or when it would have: both, or
+    neither. Returns the new key, the old one, and the new token. NotFoundError if there is no such key.
+
+    The new one expires at `expires_us`, by default with the old one; ConfigError if that is over, or after `latest_us`.
+    """
     record = None if key_id in NOT_KEYS else repository.get("key", key_id)
     if record is None:
-        raise NotFoundError(f"there is no key {key_id!r}")
+        raise _no_key(repository, key_id)
+    if not 0 <= grace_us <= MAX_GRACE_US:
+        raise ConfigError(f"the grace must be 0 to {MAX_GRACE_US // 86_400_000_000} days", field="grace_seconds")
     old = key_of(record)
-    edit, token = _new_key(old.name, old.scope, old.expires_us)
-    ends_us = ends_us if old.expires_us is None else min(ends_us, old.expires_us)
+    expires_us = old.expires_us if expires_us is None else expires_us
+    if expires_us is not None and expires_us <= now_us:
+        at = format_timestamp(expires_us)
+        message = f"key {key_id!r} expired at {at}, and so would the new one: give that an expiry in the future"
+        raise ConfigError(message, field="expires_at")
+    if latest_us is not None and (expires_us is None or expires_us > latest_us):
+        message = (
+            f"key {key_id!r} would work after {format_timestamp(latest_us)}, when yours expires: give the new one an "
+            "earlier expiry, or use a key that lasts longer"
+        )
+        raise ConfigError(message, field="expires_at")
+    edit, token = _new_key(old.name, old.scope, expires_us)
+    ends_us = now_us + grace_us if old.expires_us is None else min(now_us + grace_us, old.expires_us)
     ending = Edit("key", key_id, {**record.body, "expires_us": ends_us}, record.version, expires_us=ends_us)
     created, ended = repository.write([edit, ending], actor)
     assert created is not None
@@ -129,8 +171,28 @@ def list_keys(repository: Repository) -> list[ApiKey]:
 
 
 def revoke_key(repository: Repository, actor: Actor, key_id: str) -> None:
-    """Take a key away; NotFoundError if there is none of this id."""
-    repository.write([Edit("key", key_id, None)], actor)
+    """Take a key away; NotFoundError if there is none of this id. Log-outs stay: cookies would work again."""
+    if key_id == LOG_OUTS:
+        raise _no_key(repository, key_id)
+    try:
+        repository.write([Edit("key", key_id, None)], actor)
+    except NotFoundError:
+        raise _no_key(repository, key_id) from None
+
+
+def key_id_of(text: str) -> str:
+    """The id of a key. Of a whole token only the id is used, so that the rest is shown nowhere."""
+    token = TOKEN.fullmatch(text)
+    return text if token is None else token[1]
+
+
+def _no_key(repository: Repository, key_id: str) -> NotFoundError:
+    """The error for an unknown id, with the ids of the keys that have this name."""
+    named = [record.id for record in all_records(repository, "key") if record.body.get("name") == key_id]
+    if not named:
+        return NotFoundError(f"there is no key {key_id!r}")
+    ids = f"the id {named[0]}" if len(named) == 1 else f"the ids {', '.join(named)}"
+    return NotFoundError(f"there is no key {key_id!r}: the key with this name has {ids}")
 
 
 def key_of(record: Record) -> ApiKey:
@@ -179,7 +241,7 @@ class ApiKeys:
             return None
         if _is_expired(stored, now_us):
             return None
-        return Caller(stored["name"], stored["scope"], key_id)
+        return _caller(key_id, stored)
 
     def by_id(self, key_id: str, now_us: int) -> tuple[Caller, str] | None:
         """The caller with the key of this id, and the digest of its token; None if it is unknown, revoked or expired.
@@ -189,7 +251,7 @@ class ApiKeys:
         stored = self._valid().get(key_id)
         if stored is None or _is_expired(stored, now_us):
             return None
-        return Caller(stored["name"], stored["scope"], key_id), stored["digest"]
+        return _caller(key_id, stored), stored["digest"]
 
     def _valid(self) -> Mapping[str, Mapping[str, Any]]:
         """The records that are well formed."""
@@ -203,6 +265,10 @@ class ApiKeys:
         """How many keys have scope write."""
         stored = [body for body in self._valid().values() if body["scope"] == "write" and not _is_expired(body, now_us)]
         return len(stored) + (self._admin_digest is not None)
+
+
+def _caller(key_id: str, body: Mapping[str, Any]) -> Caller:
+    return Caller(body["name"], body["scope"], key_id, body.get("expires_us"))
 
 
 def _is_expired(body: Mapping[str, Any], now_us: int) -> bool:

@@ -45,7 +45,7 @@ from crestgate.service.dependencies import Dependencies
 from crestgate.service.errors import ApiError
 from crestgate.service.observability.labels import CLIENT_KEY
 from crestgate.service.observability.tracing import Tracer, describe
-from crestgate.stores.port import IdempotencyRecord, Member, Op
+from crestgate.stores.port import IdempotencyRecord, Member, Op, Request
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -159,9 +159,13 @@ class CheckService:
         return members
 
     async def _reset(self, pending: PendingCheck) -> None:
-        if pending.applies:
-            await self.limiter.apply([pending])
-            pending.forget()
+        """In slices: thousands of rules may apply to one subject. A reset can be repeated, so a part is no harm."""
+        members = pending.members
+        for start in range(0, len(members), MEMBER_SLICE):
+            if start:
+                await next_turn()
+            await self.limiter.apply([Request(Op.RESET, members[start : start + MEMBER_SLICE])])
+        pending.forget()
 
     def _prepare(
         self,

@@ -7,6 +7,7 @@ another port or a sub-domain, whatever `server.allowed_origins` allows for the A
 
 from __future__ import annotations
 
+import re
 from hmac import compare_digest
 from urllib.parse import parse_qsl
 
@@ -17,10 +18,11 @@ from crestgate.http.host import same_origin
 from crestgate.service.auth.sessions import Session
 from crestgate.service.errors import ApiError
 
-__all__ = ["CSRF_FIELD", "check_same_origin", "local_path", "read_form"]
+__all__ = ["CSRF_FIELD", "check_same_origin", "local_path", "read_form", "without_separators"]
 
 CSRF_FIELD = "form_token"
 MAX_FIELDS = 60
+_GROUPED = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?")
 FORM = "application/x-www-form-urlencoded"
 
 
@@ -61,3 +63,12 @@ def local_path(text: str) -> str:
     """
     bad = not text.startswith("/") or text.startswith("//") or "\\" in text or not text.isprintable()
     return "/" if bad else text
+
+
+def without_separators(text: str) -> str:
+    """A number without commas between its thousands. Any other comma stays, and is an error where it is read.
+
+    >>> [without_separators(text) for text in ("1,500", "1,000,000.5", "1,5", "15")]
+    ['1500', '1000000.5', '1,5', '15']
+    """
+    return text.replace(",", "") if _GROUPED.fullmatch(text) else text

@@ -20,16 +20,17 @@ from typing import Any
 
 from crestgate.errors import CrestgateError
 from crestgate.limiter.async_limiter import AsyncLimiter
-from crestgate.service.observability.health import OK, Health, ReadinessResult
+from crestgate.service.observability.health import RULE_DATABASE, Health, ReadinessResult
 from crestgate.service.observability.snapshot import FRESH_US, Snapshot
 from crestgate.service.observability.worker_snapshots import WorkerSnapshots
+from crestgate.stores.remote_store import COUNTERS
 
 __all__ = ["LiveFeed", "Sample", "StoreState", "WorkerRates"]
 
 SECONDS = 1.0
 KEPT = 120
 MAX_RULES = 50
-COUNTERS = ("allowed", "blocked", "shadow_blocked")
+RATES = ("allowed", "blocked", "shadow_blocked")
 Labels = tuple[str, ...]
 _log = logging.getLogger("crestgate")
 
@@ -83,18 +84,18 @@ class WorkerRates:
                 seconds = (snapshot.at_us - last.at_us) / 1_000_000
                 self._rates[worker] = {
                     (name, labels): (count - last.counters.get(name, {}).get(labels, 0)) / seconds
-                    for name in (*COUNTERS, "fail_open")
+                    for name in (*RATES, "fail_open")
                     for labels, count in snapshot.counters.get(name, {}).items()
                 }
             self._last[worker] = snapshot
         live = [worker for worker, one in self._last.items() if one.at_us >= now_us - FRESH_US]
-        totals = dict.fromkeys((*COUNTERS, "fail_open"), 0.0)
+        totals = dict.fromkeys((*RATES, "fail_open"), 0.0)
         rules: dict[str, list[float]] = {}
         for worker in live:
             for (name, labels), value in self._rates.get(worker, {}).items():
                 totals[name] += value
-                if name in COUNTERS and value:
-                    rules.setdefault(labels[0], [0.0, 0.0, 0.0])[COUNTERS.index(name)] += value
+                if name in RATES and value:
+                    rules.setdefault(labels[0], [0.0, 0.0, 0.0])[RATES.index(name)] += value
         busiest = sorted(rules.items(), key=lambda item: -sum(item[1]))[:MAX_RULES]
         return Sample(
             now_us,
@@ -161,9 +162,11 @@ class LiveFeed:
         """Whether the failure policy decides now, by the breakers of this worker and a probe, at most a second old."""
         breakers = [name for name, state in self._limiter.breakers().items() if state != "closed"]
         readiness = await self._health.readiness()
-        problem = readiness.checks.get("counters", OK)
-        if problem != OK:
-            return StoreState(True, problem)
+        stores = [name for name in readiness.unreachable if name != RULE_DATABASE]
+        if stores == [COUNTERS]:
+            return StoreState(True, readiness.checks[COUNTERS])
+        if stores:
+            return StoreState(True, "; ".join(f"{name}: {readiness.checks[name]}" for name in stores))
         return StoreState(True, f"circuit breaker open: {', '.join(breakers)}") if breakers else StoreState(False)
 
     async def _run(self) -> None:

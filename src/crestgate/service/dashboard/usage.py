@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from crestgate.history.port import History, Step, SubjectPoint, SubjectUsage, UsagePoint
+from crestgate.history.port import History, SubjectUsage, UsagePoint
 
 __all__ = ["HourOfUsage", "RuleUsage", "Series", "read_hour", "rule_usage", "subject_series"]
 
@@ -69,51 +69,46 @@ class HourOfUsage:
 def read_hour(history: History, now_us: int) -> HourOfUsage:
     """The last hour of all rules. It waits for the database."""
     since_us = _first_minute(now_us)
-    total = Series()
-    rules: dict[str, Series] = {}
-    for point in history.usage(since_us, now_us, "minute"):
-        index = (point.at_us - since_us) // MINUTE_US
-        if 0 <= index < MINUTES:
-            total.add(index, point)
-            rules.setdefault(point.rule, Series()).add(index, point)
-    usage = sorted((RuleUsage(*item) for item in rules.items()), key=lambda one: (-one.denied, -one.allowed, one.rule))
-    subjects = history.top(since_us, now_us, 100)
-    denied = sorted((one for one in subjects if one.denied), key=lambda one: -one.denied)
+    found = history.top_rules(since_us, now_us, "minute", MAX_RULES)
+    (total,) = _by_rule(found.totals, since_us) or [RuleUsage("", Series())]
     return HourOfUsage(
-        RuleUsage("", total),
-        usage[:MAX_RULES],
-        max(len(usage) - MAX_RULES, 0),
-        subjects[:MAX_SUBJECTS],
-        denied[:MAX_SUBJECTS],
+        total,
+        sorted(_by_rule(found.points, since_us), key=lambda one: (-one.denied, -one.allowed, one.rule)),
+        max(found.rules - MAX_RULES, 0),
+        history.top(since_us, now_us, MAX_SUBJECTS),
+        history.top(since_us, now_us, MAX_SUBJECTS, "denied"),
     )
 
 
 def rule_usage(history: History, label: str, now_us: int) -> tuple[RuleUsage, RuleUsage]:
     """A rule's last hour by minutes, and last day as a sum. It waits for the database."""
     since_us = _first_minute(now_us)
-    series = Series()
-    for point in history.usage(since_us, now_us, "minute", label):
-        index = (point.at_us - since_us) // MINUTE_US
-        if 0 <= index < MINUTES:
-            series.add(index, point)
+    hour = _by_rule(history.usage(since_us, now_us, "minute", label), since_us)
     day = Series()
     for point in history.usage(now_us - 24 * HOUR_US, now_us, "hour", label):
         day.add(0, point)
-    return RuleUsage(label, series), RuleUsage(label, day)
+    return hour[0] if hour else RuleUsage(label, Series()), RuleUsage(label, day)
 
 
-def subject_series(history: History, subject: str, now_us: int, step: Step = "minute") -> Series:
-    """A subject's last 60 minutes or hours. It waits for the database."""
-    step_us = MINUTE_US if step == "minute" else HOUR_US
-    since_us = now_us - now_us % step_us - (MINUTES - 1) * step_us
+def subject_series(history: History, subject: str, now_us: int) -> Series:
+    """A subject's last 60 minutes. It waits for the database."""
+    since_us = _first_minute(now_us)
     series = Series()
-    points: Sequence[SubjectPoint] = history.subject(since_us, now_us, step, subject)
-    for point in points:
-        index = (point.at_us - since_us) // step_us
+    for point in history.subject(since_us, now_us, "minute", subject):
+        index = (point.at_us - since_us) // MINUTE_US
         if 0 <= index < MINUTES:
             series.allowed[index] += point.allowed
             series.denied[index] += point.denied
     return series
+
+
+def _by_rule(points: Iterable[UsagePoint], since_us: int) -> list[RuleUsage]:
+    rules: dict[str, Series] = {}
+    for point in points:
+        index = (point.at_us - since_us) // MINUTE_US
+        if 0 <= index < MINUTES:
+            rules.setdefault(point.rule, Series()).add(index, point)
+    return [RuleUsage(rule, series) for rule, series in rules.items()]
 
 
 def _first_minute(now_us: int) -> int:

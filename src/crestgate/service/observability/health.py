@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from crestgate.limiter.async_limiter import AsyncLimiter
     from crestgate.rules.port import Repository
 
-__all__ = ["ALL", "PROBE_ID", "Health", "ReadinessResult", "RequiredProbes", "required_probes"]
+__all__ = ["ALL", "PROBE_ID", "RULE_DATABASE", "Health", "ReadinessResult", "RequiredProbes", "required_probes"]
 
 OK = "ok"
 RULE_DATABASE = "rule_database"
@@ -67,6 +67,10 @@ class ReadinessResult:
     checks: dict[str, str] = field(default_factory=dict)
     unreachable: tuple[str, ...] = ()
     """The stores that failed, also if the service is ready without them; `rule_database` among them."""
+
+    def error(self, name: str) -> str | None:
+        """Why this probe failed; None if it did not."""
+        return self.checks[name] if name in self.unreachable else None
 
     def problem(self) -> str:
         """All failures in one line."""

@@ -18,6 +18,7 @@ from crestgate.service.observability.last_uses import LastUses
 from crestgate.service.observability.metrics import Labels
 from crestgate.service.observability.prometheus import exposition
 from crestgate.service.observability.snapshot import FRESH_US, Snapshot, merge_snapshots
+from crestgate.service.observability.traffic_files import TrafficFiles
 from crestgate.service.observability.worker_metrics import WorkerMetrics
 from crestgate.service.observability.worker_snapshots import LastSeen, WorkerSnapshots
 from crestgate.service.observability.worker_status import worker_status
@@ -29,6 +30,8 @@ __all__ = ["Publisher"]
 
 SEEN_INTERVAL_US = 2_000_000
 """How often recently seen names are written at most: there may be many."""
+SWEEP_INTERVAL_US = 10_000_000
+"""How often files of recorded traffic that nobody has read are removed."""
 _log = logging.getLogger("crestgate")
 
 
@@ -61,6 +64,8 @@ class Publisher:
         self._last_uses = last_uses
         self._known_rules = limiter.catalog.current
         self._seen_at_us = 0
+        self._traffic_files = TrafficFiles(worker_snapshots.folder, worker_snapshots.worker)
+        self._swept_at_us = 0
 
     def snapshot(self, now_us: int) -> Snapshot:
         """The metrics now."""
@@ -95,6 +100,9 @@ class Publisher:
         await asyncio.to_thread(self._worker_snapshots.publish, self.snapshot(now_us))
         if now_us - self._seen_at_us >= SEEN_INTERVAL_US:
             await self._publish_seen(now_us)
+        if now_us - self._swept_at_us >= SWEEP_INTERVAL_US:
+            self._swept_at_us = now_us
+            await asyncio.to_thread(self._traffic_files.remove_stale)
         if self._last_uses is not None:
             uses = self._metrics.take_uses()
             if uses or self._last_uses.changed:

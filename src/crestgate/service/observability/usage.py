@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from crestgate.core.redaction import digest
 from crestgate.errors import CrestgateError
+from crestgate.history.names import top_names
 
 if TYPE_CHECKING:
     from crestgate.history.port import History
@@ -21,21 +22,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_MINUTES",
-    "MAX_RECORDED_SUBJECTS",
     "MAX_SUBJECT_BYTES",
     "MINUTE_US",
     "PendingUsage",
     "Usage",
     "record_usage",
     "short_subject",
-    "top_subjects",
 ]
 
 MINUTE_US = 60_000_000
 MAX_MINUTES = 60
 """Minutes that wait to be recorded before the oldest is dropped."""
-MAX_RECORDED_SUBJECTS = 100
-"""Per minute."""
 MAX_SUBJECT_BYTES = 100
 """Clients choose their keys: 100 long ones a minute would fill a disk in a month."""
 SUBJECT_HEAD_BYTES = 72
@@ -51,7 +48,7 @@ class Usage:
     rules: Mapping[str, tuple[int, int, int]]
     """By rule: allowed, denied, and denied by a shadow rule."""
     subjects: Mapping[str, tuple[int, int]]
-    """Of the subjects with the most requests: allowed, denied."""
+    """Of the subjects with the most requests, and of those with the most denials: allowed, denied."""
 
 
 class PendingUsage:
@@ -83,12 +80,8 @@ def _sum(one: Usage, other: Usage) -> Usage:
     for subject, (allowed, denied) in other.subjects.items():
         before = subjects.get(subject, (0, 0))
         subjects[subject] = (before[0] + allowed, before[1] + denied)
-    return Usage(one.minute_us, rules, top_subjects(subjects, MAX_RECORDED_SUBJECTS))
-
-
-def top_subjects(subjects: Mapping[str, tuple[int, int]], max_subjects: int) -> dict[str, tuple[int, int]]:
-    """Those with the most requests."""
-    return dict(sorted(subjects.items(), key=_requests, reverse=True)[:max_subjects])
+    top = top_names(subjects)
+    return Usage(one.minute_us, rules, {subject: n for subject, n in subjects.items() if subject in top})
 
 
 def short_subject(subject: str) -> str:
@@ -103,10 +96,6 @@ def short_subject(subject: str) -> str:
     if len(data) <= MAX_SUBJECT_BYTES:
         return subject
     return f"{data[:SUBJECT_HEAD_BYTES].decode('utf-8', 'ignore')}…{digest(subject)}"
-
-
-def _requests(item: tuple[str, tuple[int, int]]) -> int:
-    return item[1][0] + item[1][1]
 
 
 async def record_usage(metrics: WorkerMetrics, history: History, now_us: int) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from crestgate.history.port import Step, SubjectUsage, UsagePoint
+from crestgate.history.port import History, Step, SubjectUsage, UsagePoint
 from crestgate.rules.timestamps import format_timestamp
 
 __all__ = ["DEFAULT_SPAN_US", "usage_report"]
@@ -17,14 +17,10 @@ Sums = dict[Any, list[int]]
 
 
 def usage_report(
-    since_us: int,
-    until_us: int,
-    step: Step,
-    rule: str | None,
-    points: Sequence[UsagePoint],
-    top: Sequence[SubjectUsage],
+    history: History, since_us: int, until_us: int, step: Step, rule: str | None, top: int
 ) -> dict[str, Any]:
-    """Totals, a series over time, totals by rule, and the top subjects."""
+    """Totals, a series over time, totals by rule, and the top subjects. ValueError if the range has too many points."""
+    points = history.usage(since_us, until_us, step, rule)
     by_rule = sorted(_sums((point.rule, point) for point in points).items(), key=_most_denied)
     return {
         "since": format_timestamp(since_us),
@@ -37,8 +33,13 @@ def usage_report(
             for at_us, counts in sorted(_sums((point.at_us, point) for point in points).items())
         ],
         "rules": [{"rule": rule, **_totals(counts)} for rule, counts in by_rule],
-        "top": [{"subject": one.subject, "allowed": one.allowed, "denied": one.denied} for one in top],
+        "top": _subjects(history.top(since_us, until_us, top) if top else ()),
+        "top_denied": _subjects(history.top(since_us, until_us, top, "denied") if top else ()),
     }
+
+
+def _subjects(top: Iterable[SubjectUsage]) -> list[dict[str, Any]]:
+    return [{"subject": one.subject, "allowed": one.allowed, "denied": one.denied} for one in top]
 
 
 def _sums(points: Iterable[tuple[Any, UsagePoint]]) -> Sums:

@@ -25,18 +25,12 @@ from typing import Final, final
 from crestgate.core.bounded_cache import BoundedCache
 from crestgate.core.bounds import is_text
 from crestgate.core.redaction import digest_api_key
+from crestgate.history.names import top_names
 from crestgate.service.observability.labels import rule_label
 from crestgate.service.observability.metrics import METRICS, Labels
 from crestgate.service.observability.recent_names import RecentNames, RemainingQuotas
 from crestgate.service.observability.snapshot import HistogramCounts, Snapshot
-from crestgate.service.observability.usage import (
-    MAX_RECORDED_SUBJECTS,
-    MINUTE_US,
-    PendingUsage,
-    Usage,
-    short_subject,
-    top_subjects,
-)
+from crestgate.service.observability.usage import MINUTE_US, PendingUsage, Usage, short_subject
 
 __all__ = ["MAX_RULE_LABELS", "MAX_SUBJECTS", "OTHER", "WorkerMetrics", "counter_name"]
 
@@ -240,8 +234,9 @@ class WorkerMetrics:
                     sums[2] + shadowed - recorded[2],
                 )
         if rules:
-            top = top_subjects({name: (n[0], n[1]) for name, n in self._subjects.items()}, MAX_RECORDED_SUBJECTS)
-            subjects = {short_subject(digest_api_key(name)): n for name, n in top.items() if is_text(name)}
+            counted = {name: (n[0], n[1]) for name, n in self._subjects.items()}
+            top = [name for name in top_names(counted) if is_text(name)]
+            subjects = {short_subject(digest_api_key(name)): counted[name] for name in top}
             minute_us = self._minute_us if self._minute_us else now_us - now_us % MINUTE_US
             self._pending.add(Usage(minute_us, rules, subjects))
             self._recorded = counts

@@ -183,6 +183,20 @@ def test_live_data_pauses_while_the_page_is_hidden(many_rules: Service, browser:
         expect(one.page.locator("#live-state")).to_have_text("live")
 
 
+def test_rule_that_was_silent_when_the_page_was_loaded_gets_a_row(service: Service, browser: Browser) -> None:
+    with visitor(browser, service) as one, service.client(service.key) as client:
+        rule = {"rule_id": "late", "dimension": "user", "identifier": "carol", "limit": 1, "window_seconds": 3600}
+        assert client.post("/api/v1/rules", json=rule).status_code == 201
+        log_in(one, service.key)
+        expect(one.page.locator("#live-state")).to_have_text("live")
+        row = one.page.locator("tr[data-rule='late']")
+        expect(row).to_have_count(0)
+        with load(service, "carol", "/late"):
+            expect(row.locator("[data-rate='1']")).to_have_text(re.compile(r"[1-9]"))
+            expect(row.locator("th")).to_have_text("late")
+        expect(row).to_have_count(0)
+
+
 def test_interactive_docs_try_a_check(many_rules: Service, browser: Browser) -> None:
     with visitor(browser, many_rules) as one:
         one.go("/docs")

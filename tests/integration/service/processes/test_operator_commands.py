@@ -83,14 +83,15 @@ def test_commands_share_counters_and_rules_with_the_service(shell: Shell) -> Non
 
 
 def test_every_command_says_that_the_failure_policy_decides(shell: Shell, service: Service, redis: RedisServer) -> None:
-    assert not shell.json("status", remote=True)["fail_open_now"]
+    assert not shell.json("status", remote=True)["policy_decides_now"]
     assert len(shell.json("status")["workers"]) == 2
     redis.kill()
     try:
         code, text = shell.run("check", *REQUEST, remote=True)
         assert code == 0
         assert "the failure policy decided, not the store" in text
-        assert shell.json("peek", *REQUEST, remote=True)["failure_policy"] == "fail_open"
+        for remote in (False, True):
+            assert shell.json("peek", *REQUEST, remote=remote)["failure_policy"] == "fail_open"
         for remote in (False, True):
             shell.run("check", *REQUEST, remote=True)
             status = shell.json("status", remote=remote)
@@ -105,9 +106,18 @@ def test_every_command_says_that_the_failure_policy_decides(shell: Shell, servic
     wait_until("the store decides", lambda: shell.json("peek", *REQUEST, remote=True).get("failure_policy") is None)
 
 
-def test_rotated_key_and_its_predecessor_both_work(shell: Shell, service: Service) -> None:
-    old = shell.json("keys", "create", "ops", "--scope", "read")
-    new = shell.json("keys", "rotate", old["key_id"], "--grace", "1h")
+def test_status_has_the_same_rows_with_and_without_url(shell: Shell) -> None:
+    local, remote = (shell.json("status", remote=remote)["stores"] for remote in (False, True))
+    assert local == remote
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["local", "url"])
+def test_rotated_key_and_its_predecessor_both_work(shell: Shell, service: Service, remote: bool) -> None:
+    old = shell.json("keys", "create", "ops", "--scope", "read", remote=remote)
+    new = shell.json("keys", "rotate", old["key_id"], "--grace", "1h", remote=remote)
+    listed = [shell.json("keys", "list", remote=one) for one in (False, True)]
+    assert listed[0] == listed[1]
+    assert {old["key_id"], new["key_id"]} <= {key["key_id"] for key in listed[0]}
 
     def is_known(token: str) -> bool:
         with service.client(token) as client:
@@ -115,3 +125,15 @@ def test_rotated_key_and_its_predecessor_both_work(shell: Shell, service: Servic
 
     for token in (old["token"], new["token"]):
         wait_until("the key is known", partial(is_known, token))
+    assert shell.json("keys", "revoke", new["key_id"], remote=remote) == {"key_id": new["key_id"], "revoked": True}
+    wait_until("the key is refused", lambda: not is_known(new["token"]))
+
+
+def test_key_of_scope_read_lists_keys_and_creates_none(shell: Shell, service: Service) -> None:
+    reader = shell.json("keys", "create", "reader", "--scope", "read", remote=True)["token"]
+    with service.client(reader) as client:
+        response = client.get("/api/v1/keys")
+        assert (response.status_code, response.headers["cache-control"]) == (200, "no-store")
+        assert client.post("/api/v1/keys", json={"name": "mine", "scope": "write"}).status_code == 403
+    with service.client() as client:
+        assert client.get("/api/v1/keys").status_code == 401

@@ -17,7 +17,7 @@ import httpx
 import schemathesis
 
 from crestgate import AsyncLimiter, Decision, RequestContext
-from crestgate.config.settings import Settings
+from crestgate.config.settings import DEFAULT_STORE, Settings
 from crestgate.history.factory import open_history
 from crestgate.locks.factory import open_locks
 from crestgate.rules.catalog import Catalog
@@ -31,6 +31,8 @@ from crestgate.service.dependencies import Dependencies
 from crestgate.service.node import WorkerNotifier
 from crestgate.service.observability.worker_metrics import WorkerMetrics
 from crestgate.service.observability.worker_snapshots import WorkerSnapshots
+from crestgate.stores.spec import StoreSpec
+from crestgate.stores.store_group import StoreGroup
 from flaky_store import Flaky
 
 __all__ = ["Control", "problems"]
@@ -41,7 +43,10 @@ NEVER = 3600.0
 class Control:
     """A worker's control plane, and a client of it."""
 
-    def __init__(self, folder: Path, files: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, files: Sequence[str] = (), spec: StoreSpec = DEFAULT_STORE, group: StoreGroup | None = None
+    ) -> None:
+        """Counts in `self.store`, or in several stores, which are those of `spec`."""
         self.runner = asyncio.Runner()
         self.store = Flaky()
         self.clock = self.store.clock
@@ -57,8 +62,8 @@ class Control:
         catalog = Catalog([FileRepository(paths), self.repository], NEVER)
         self.snapshots_folder = folder / "snapshots"
         self.parts = Dependencies(
-            settings=Settings(rules_store=url),
-            limiter=AsyncLimiter(self.store, catalog=catalog),
+            settings=Settings(store=spec, rules_store=url),
+            limiter=AsyncLimiter(self.store if group is None else group, catalog=catalog),
             repository=self.repository,
             locks=open_locks(url),
             history=open_history(url),
@@ -69,6 +74,7 @@ class Control:
             started_us=self.clock.ticks(),
             traffic=TrafficRecorder(1000, self.clock.ticks()),
         )
+        self.caller = Caller("ops", "write", "0" * 12)
         self.other_worker = WorkerNotifier(str(folder), 1)
         self.notified = 0
         """Notifications that the other worker received."""
@@ -85,7 +91,7 @@ class Control:
 
     async def _behind_guard(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         call = CallContext(scope, {}, "request-1")
-        call.caller, call.address = Caller("ops", "write", "0" * 12), "10.1.2.3"
+        call.caller, call.address = self.caller, "10.1.2.3"
         scope["crestgate"] = call
         await self.app(scope, receive, send)
 

@@ -99,6 +99,7 @@ def test_usage_over_time(control: Control) -> None:
         {"subject": "user:2", "allowed": 9, "denied": 3},
         {"subject": "user:1", "allowed": 7, "denied": 1},
     ]
+    assert [one["subject"] for one in stats["top_denied"]] == ["user:2", "user:1"]
     one = control.get("/api/v1/stats", params={"until": until, "rule": "b", "top": "1", "step": "hour"}).json()
     assert (one["totals"], one["step"], one["rule"]) == ({"allowed": 1, "denied": 0, "shadowed": 2}, "hour", "b")
     assert len(one["series"]) == len(one["top"]) == 1

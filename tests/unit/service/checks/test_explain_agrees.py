@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crestgate.core.algorithms import ALGORITHMS
+from crestgate.rules.editor import Editor
 from crestgate.rules.matching.patterns import parse_pattern
 from crestgate.rules.port import Actor, Edit
+from crestgate.rules.records import rule_of
 from crestgate.rules.rule import Rule
 from crestgate.service.context import CallContext
 from example_counts import examples
@@ -31,14 +34,16 @@ def one_of(*values: object) -> st.SearchStrategy[Any]:
 @st.composite
 def rule_bodies(draw: st.DrawFn) -> Data:
     dimension = draw(one_of(*VALUES, "user", "user", "api", "global"))
+    algorithm, limit = draw(one_of(*ALGORITHMS)), draw(st.integers(0, 4))
     return {
         "dimension": dimension,
         "identifier": draw(one_of("*", *VALUES.get(dimension, ()))),
         "endpoint_pattern": draw(one_of(*PATTERNS)),
         "method": draw(one_of("*", "*", "GET", "POST")),
         "tier": draw(one_of("*", "*", "gold", "free")),
-        "algorithm": draw(one_of(*ALGORITHMS)),
-        "limit": draw(st.integers(0, 4)),
+        "algorithm": algorithm,
+        "limit": limit,
+        "burst": draw(one_of(None, 1, 2, 3, 5, 9)) if limit and "window" not in algorithm else None,
         "window_seconds": draw(one_of(1, 60)),
         "mode": draw(one_of("enforce", "enforce", "enforce", "shadow", "disabled")),
         "expires_at": draw(one_of(None, None, START, START + 3, START + 1000)),
@@ -156,5 +161,61 @@ def test_limit_that_would_admit_is_the_smallest(algorithm: str, burst: int | Non
             worker.repository.write([Edit("rule", "it", {**body, field: value})], Actor("test"))
             worker.catalog.refresh()
             assert explain(worker, check)["decision"]["allowed"] is allowed
+    finally:
+        worker.close()
+
+
+def run_override(worker: Worker, command: str) -> Rule:
+    """Do what `crestgate override USER RULE LIMIT --for 2h` does."""
+    program, verb, user, rule_id, limit, option, lasts = shlex.split(command)
+    assert (program, verb, option, lasts) == ("crestgate", "override", "--for", "2h")
+    record = worker.repository.get("rule", rule_id)
+    assert record is not None
+    return Editor(worker.repository, Actor("test"), now_us=worker.clock.ticks).override(
+        user, rule_of(record), int(limit), 7200
+    )
+
+
+def suggested_overrides(explained: Data) -> list[str]:
+    found = [one.partition(": ")[2] for one in explained["changes"] if one.startswith("an override for user ")]
+    return found[0].split(" && ") if found else []
+
+
+user_rules = st.lists(
+    rule_bodies().map(lambda body: {**body, "dimension": "user", "identifier": "*", "mode": "enforce"}), max_size=6
+).map(without_duplicates)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(user_rules, requests)
+def test_suggested_overrides_admit_the_request(bodies: list[Data], asked: list[tuple[Data, int, float]]) -> None:
+    worker = open_worker(bodies)
+    try:
+        for context, cost, pause in asked:
+            body = {"context": {**context, "user": "1"}, "cost": cost}
+            commands = suggested_overrides(explain(worker, body))
+            for command in commands:
+                assert run_override(worker, command).rule_id.count("override:") == 1
+            worker.catalog.refresh()
+            assert worker.post("/api/v1/check", body)["allowed"] or not commands
+            worker.clock.advance(pause)
+    finally:
+        worker.close()
+
+
+@pytest.mark.parametrize(("burst", "counts"), [(2, [6, 8, 11]), (10, [6, 7, 8]), (None, [6, 7, 8])])
+def test_suggested_override_raises_the_limit_and_names_the_base(burst: int | None, counts: list[int]) -> None:
+    body: Data = {"dimension": "user", "limit": 5, "window_seconds": 60, "algorithm": "gcra", "burst": burst}
+    worker = open_worker([body])
+    request = {"context": {"user": "mallory"}, "cost": 1}
+    try:
+        for count in counts:
+            while worker.post("/api/v1/check", request)["allowed"]:
+                pass
+            (command,) = suggested_overrides(explain(worker, request))
+            assert command == f"crestgate override mallory r0 {count} --for 2h"
+            run_override(worker, command)
+            worker.catalog.refresh()
+            assert worker.post("/api/v1/check", request)["allowed"]
     finally:
         worker.close()

@@ -22,6 +22,7 @@ from crestgate.service.dashboard.app import DASHBOARD_PATHS, create_dashboard
 from crestgate.service.http.router import Router
 from crestgate.service.observability.health import Health
 from crestgate.service.observability.request_log import RequestLog
+from crestgate.stores.store_group import StoreGroup
 from unit.service.admin.admin_client import Control
 
 __all__ = ["ADMIN_KEY", "COOKIE", "Dashboard"]
@@ -33,8 +34,8 @@ HTML = {"accept": "text/html", "host": "localhost"}
 class Dashboard:
     """A worker's dashboard, and a browser without script."""
 
-    def __init__(self, folder: Path, files: tuple[str, ...] = ()) -> None:
-        self.control = Control(folder, files)
+    def __init__(self, folder: Path, files: tuple[str, ...] = (), group: StoreGroup | None = None) -> None:
+        self.control = Control(folder, files, group=group)
         parts, clock = self.control.parts, self.control.clock
         self.node = Limiter("memory://", clock=clock)
         self.keys = ApiKeys(lambda: parts.catalog.keys, ADMIN_KEY)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from crestgate.history.port import History
+from crestgate.service.checks.slices import MEMBER_SLICE
 from crestgate.service.dashboard.rendering import _assets, subject_url
+from crestgate.stores.memory import MemoryStore
+from crestgate.stores.migrating.share import Share
+from crestgate.stores.migrating.store import MigratingStore
+from crestgate.stores.named import NamedStoreGroup
+from crestgate.stores.port import Op
 from unit.service.dashboard.dashboard_client import Dashboard, text_of
 
 HOSTILE = "\"><script>alert(1)</script>'&{{7*7}}"
@@ -102,6 +110,14 @@ def test_invalid_rule_is_explained_at_its_field(dashboard: Dashboard) -> None:
     assert dashboard.control.actions() == []
 
 
+@pytest.mark.parametrize(("text", "limit"), [("1,500", 1500), ("1,5", None), ("1,50,0", None)])
+def test_comma_that_separates_no_thousands_is_refused(dashboard: Dashboard, text: str, limit: int | None) -> None:
+    response = dashboard.post("/rules/new", {**RULE, "limit": text})
+    assert response.status_code == (303 if limit else 400)
+    rules = dashboard.control.get("/api/v1/rules").json()["rules"]
+    assert [rule["limit"] for rule in rules] == ([limit] if limit else [])
+
+
 def test_rule_of_a_file_cannot_be_changed(tmp_path: Any) -> None:
     dashboard = Dashboard(tmp_path, ("rules: [{rule_id: f, dimension: user, limit: 5, window_seconds: 60}]",))
     dashboard.log_in()
@@ -157,6 +173,25 @@ def test_subject_shows_counters_resets_and_overrides(dashboard: Dashboard) -> No
     assert audit.count("per-user") >= 3
 
 
+def test_reset_of_many_counters_is_done_in_slices(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [f"/p{number:03}" for number in range(205)]
+    for path in paths:
+        dashboard.rule(rule_id=path[1:], endpoint_pattern=path)
+        dashboard.control.check(user="42", path=path)
+    assert "Reset all 205 counters" in dashboard.get("/subjects/user/42").text
+    sizes: list[int] = []
+    apply = dashboard.control.store.inner.apply
+
+    def count(batch: Any) -> Any:
+        sizes.extend(len(request.members) for request in batch if request.op is Op.RESET)
+        return apply(batch)
+
+    monkeypatch.setattr(dashboard.control.store.inner, "apply", count)
+    assert dashboard.post("/subjects/user/42/reset").status_code == 303
+    assert (sum(sizes), max(sizes)) == (205, MEMBER_SLICE)
+    assert all(dashboard.control.check(user="42", path=path).remaining == 2 for path in paths)
+
+
 def test_override_says_what_is_wrong(dashboard: Dashboard) -> None:
     dashboard.rule(rule_id="per-user")
     fields = {"rule_id": "per-user", "limit": "many", "seconds": "60"}
@@ -197,6 +232,31 @@ def test_store_that_fails_shows_a_banner_and_no_invented_numbers(dashboard: Dash
         assert 'id="store-banner">' in page.text, path
         assert "allowed without counting" in page.text
     assert "– – – –" in text_of(dashboard.get("/subjects/user/42"))
+
+
+def test_overview_with_many_busy_rules(dashboard: Dashboard) -> None:
+    history: History = dashboard.control.parts.history
+    minute_us = dashboard.control.clock.ticks() // 60_000_000 * 60_000_000
+    counts = {f"rule-{number:04}": (number, 1 + number % 7, 0) for number in range(2000)}
+    for minute in range(51):
+        history.add(minute_us - minute * 60_000_000, counts, {})
+    page = dashboard.get("/")
+    assert page.status_code == 200
+    assert "and 1,980 more rules with traffic" in page.text
+    assert f"{sum(counts[name][1] for name in counts) * 51:,} in the last hour" in page.text
+    assert page.text.count("<tr data-rule=") == 20
+
+
+@pytest.mark.parametrize("dead", ["migrate.from", "migrate.to", "stores.hot"])
+def test_banner_names_the_store_that_fails(tmp_path: Path, dead: str) -> None:
+    stores = {name: MemoryStore() for name in ("migrate.from", "migrate.to", "stores.hot")}
+    migrating = MigratingStore(stores["migrate.from"], stores["migrate.to"], Share(50))
+    stores[dead].close()
+    with closing(Dashboard(tmp_path, group=NamedStoreGroup(migrating, {"hot": stores["stores.hot"]}))) as dashboard:
+        dashboard.log_in()
+        page = dashboard.get("/")
+        assert 'id="store-banner">' in page.text
+        assert f'id="store-message">{dead}: ' in page.text
 
 
 def test_no_banner_while_the_store_answers(dashboard: Dashboard) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from crestgate import Limiter
+from crestgate.errors import NotFoundError
 from crestgate.rules.port import Actor
-from crestgate.service.auth.keys import list_keys
+from crestgate.service.auth.keys import list_keys, revoke_key
 from crestgate.service.auth.sessions import SESSION_SECONDS, Sessions
 from unit.service.dashboard.dashboard_client import ADMIN_KEY, COOKIE, Dashboard
 
@@ -117,6 +118,8 @@ def test_log_out_lasts_on_another_machine_and_after_a_restart(dashboard: Dashboa
     assert other.find(cookie) is None
     assert dashboard.control.actions() == ["create key:log-outs"]
     assert list_keys(parts.repository) == []
+    with pytest.raises(NotFoundError):
+        revoke_key(parts.repository, Actor("key:a"), "log-outs")
 
 
 def test_log_outs_are_bounded_and_end_with_their_sessions(

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 import pytest
 
 from crestgate.errors import StoreError
+from crestgate.history.port import MAX_DENIED
+from crestgate.history.port import MAX_SUBJECTS as MAX_RECORDED
 from crestgate.rules.compat.rule_ids import derived_id
 from crestgate.service.observability.metrics import DURATION_BUCKETS
 from crestgate.service.observability.snapshot import Snapshot
 from crestgate.service.observability.usage import (
     MAX_MINUTES,
-    MAX_RECORDED_SUBJECTS,
     MAX_SUBJECT_BYTES,
     MINUTE_US,
     Usage,
@@ -117,9 +118,24 @@ def test_subjects_are_bounded_and_the_busiest_are_kept_through_a_flood() -> None
             metrics.count_decision("orders", "ip", "ip:busy", number % 2 == 0)
     assert len(metrics._subjects) <= MAX_SUBJECTS
     (usage,) = metrics.take_usage(START)
-    assert len(usage.subjects) == MAX_RECORDED_SUBJECTS
-    assert next(iter(usage.subjects)) == "ip:busy"
+    assert len(usage.subjects) == MAX_RECORDED
     assert sum(usage.subjects["ip:busy"]) == MAX_SUBJECTS * 4 // 5
+
+
+def test_subjects_that_are_denied_most_are_recorded_beside_the_busiest() -> None:
+    metrics = WorkerMetrics()
+    metrics.set_time(START)
+    for customer in range(300):
+        for number in range(60):
+            metrics.count_decision("orders", "user", f"user:{customer}", number > 0)
+    for _ in range(50):
+        metrics.count_decision("login", "ip", "ip:attacker", False)
+    (usage,) = metrics.take_usage(START)
+    assert usage.subjects["ip:attacker"] == (0, 50)
+    metrics.put_back_usage([usage, Usage(START, {}, {f"user:late-{number}": (99, 0) for number in range(300)})])
+    (usage,) = metrics.take_usage(START)
+    assert usage.subjects["ip:attacker"] == (0, 50)
+    assert len(usage.subjects) <= MAX_RECORDED + MAX_DENIED
 
 
 def test_usage_belongs_to_the_minute_it_happened_in() -> None:
@@ -214,12 +230,12 @@ def test_pending_usage_is_bounded_to_an_hour() -> None:
     database.away = True
     for minute in range(MAX_MINUTES * 3):
         metrics.set_time(START + minute * MINUTE_US)
-        for subject in range(MAX_RECORDED_SUBJECTS * 2):
+        for subject in range(MAX_RECORDED * 2):
             metrics.count_decision("orders", "user", f"user:{minute}-{subject}", True)
         record(metrics, database, START + minute * MINUTE_US)
     taken = metrics.take_usage(START + MAX_MINUTES * 3 * MINUTE_US)
     assert len(taken) == MAX_MINUTES
-    assert all(len(usage.subjects) <= MAX_RECORDED_SUBJECTS for usage in taken)
+    assert all(len(usage.subjects) <= MAX_RECORDED for usage in taken)
     assert taken[-1].minute_us == START + (MAX_MINUTES * 3 - 1) * MINUTE_US
 
 

@@ -22,6 +22,7 @@ from crestgate.rules.rule import DEFAULT_RULE_ALGORITHM, MODES, Rule
 from crestgate.rules.timestamps import format_timestamp
 from crestgate.service.admin import rules as api
 from crestgate.service.dashboard import words
+from crestgate.service.dashboard.forms import without_separators
 from crestgate.service.dashboard.rendering import SECURITY_HEADERS
 from crestgate.service.dashboard.site import Site, done, form, page, show
 from crestgate.service.dashboard.usage import rule_usage
@@ -214,7 +215,7 @@ def rule_body(fields: Mapping[str, str]) -> dict[str, Any]:
     if fields.get("headers") == "false":
         body["headers"] = False
     for name in NUMBERS:
-        text = fields.get(name, "").strip().replace(",", "")
+        text = without_separators(fields.get(name, "").strip())
         if text:
             body[name] = _parsed(text)
     return body

@@ -15,6 +15,7 @@ from crestgate.rules.ruleset import DEFAULT_TIER, ResolvedRule
 from crestgate.rules.subjects import MAX_VALUE_BYTES, subject_key
 from crestgate.service.admin import users as api
 from crestgate.service.admin.counters import read_counters
+from crestgate.service.dashboard.forms import without_separators
 from crestgate.service.dashboard.site import Site, call_of, done, form, page, show
 from crestgate.service.dashboard.usage import subject_series
 from crestgate.service.observability.usage import short_subject
@@ -150,7 +151,7 @@ def _member(chosen: ResolvedRule) -> Member:
 
 
 def _whole(text: str) -> int | str:
-    text = text.strip().replace(",", "")
+    text = without_separators(text.strip())
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text
 
 

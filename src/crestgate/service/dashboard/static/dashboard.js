@@ -43,21 +43,39 @@
     svg.replaceChildren(...parts);
   }
 
+  // A row for each rule of the sample that the page did not have when it was loaded; until the rule has no traffic.
+  function addRules(rules) {
+    const body = document.getElementById("rule-rows"), made = document.getElementById("rule-row");
+    if (!body || !made) return;
+    const shown = new Set();
+    for (const row of [...body.rows])
+      if ("added" in row.dataset && !Object.hasOwn(rules, row.dataset.rule)) row.remove(); else shown.add(row.dataset.rule);
+    for (const name of Object.keys(rules)) {
+      if (shown.has(name)) continue;
+      const row = made.content.firstElementChild.cloneNode(true);
+      row.dataset.rule = name;
+      put(row.querySelector(".name"), name);
+      body.append(row);
+    }
+    document.getElementById("rule-table").hidden = body.rows.length === 0;
+    document.getElementById("no-rules").hidden = body.rows.length !== 0;
+  }
+
   function live(url) {
     const state = document.getElementById("live-state"), chart = document.getElementById("live-chart");
     let samples = [], source = null, ended = false;
     const say = (text, on) => { if (state) { put(state, text); state.classList.toggle("on", on); } };
 
-    // A rule may be called "constructor".
-    const ratesOf = (sample, rule) => Object.hasOwn(sample.rules, rule) ? sample.rules[rule] : [0, 0, 0];
-
     function show(sample) {
+      // A rule may be called "constructor".
+      const rates = (rule) => Object.hasOwn(sample.rules, rule) ? sample.rules[rule] : [0, 0, 0];
       for (const element of document.querySelectorAll("[data-value]")) put(element, rate(sample[element.dataset.value]));
       for (const element of document.querySelectorAll("[data-rule-value]"))
-        put(element, rate(ratesOf(sample, element.dataset.rule)[element.dataset.ruleValue]));
+        put(element, rate(rates(element.dataset.rule)[element.dataset.ruleValue]));
+      addRules(sample.rules);
       for (const row of document.querySelectorAll("tr[data-rule]"))
         for (const cell of row.querySelectorAll("[data-rate]"))
-          put(cell, rate(ratesOf(sample, row.dataset.rule)[cell.dataset.rate]));
+          put(cell, rate(rates(row.dataset.rule)[cell.dataset.rate]));
       const banner = document.getElementById("store-banner"), stores = document.getElementById("store-state");
       if (banner) {
         banner.hidden = !sample.store.failing;
