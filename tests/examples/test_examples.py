@@ -131,6 +131,14 @@ PRINTED = {
         would have been denied: {'stricter-orders': 3}
         no_rule
         """,
+    "own_dimensions.py": """
+        umbrella, small: allowed; left: per-org-and-model 40, per-org 940
+        umbrella, small: denied by per-org-and-model; left: per-org-and-model 40, per-org 940
+        umbrella, large: allowed; left: large-ceiling 40, per-org-and-model 20, per-org 860
+        acme, small: allowed; left: acme 100, per-org 600
+        acme, large: denied by large-ceiling; left: large-ceiling 40, acme-large 50, per-org 600
+        no_rule
+        """,
     "redis_limits.py": """
         [True, True, True, False]
         elsewhere: limited, 0 of 3 left

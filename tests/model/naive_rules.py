@@ -70,12 +70,13 @@ def naive_chain(
         "api": context.path,
         "global": "",
     }
+    values.update(context.attributes or {})
     alive = [r for r in rules if r.mode != "disabled" and (r.expires_us is None or r.expires_us > now_us)]
     apply = [
         rule
         for rule in alive
-        if values[rule.dimension] is not None
-        and rule.identifier in ("*", values[rule.dimension])
+        if all(values.get(name) is not None for name in rule.dimensions)
+        and all(wanted in ("*", values[name]) for name, wanted in zip(rule.dimensions, rule.identifiers, strict=True))
         and matches(rule.endpoint_pattern, context.path)
         and rule.method in ("*", context.method)
         and rule.tier in ("*", tier)
@@ -87,7 +88,23 @@ def naive_chain(
 
 
 def slot(rule: Rule) -> tuple[object, ...]:
-    return rule.mode == "shadow", rule.dimension, spelled(rule.endpoint_pattern), rule.method, rule.window_seconds
+    dimensions = frozenset(rule.dimensions)
+    return rule.mode == "shadow", dimensions, spelled(rule.endpoint_pattern), rule.method, rule.window_seconds
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """Built-in dimensions in their order, then others by name."""
+    return [name for name in ORDER if name in names] + sorted(name for name in names if name not in ORDER)
+
+
+def exact(rule: Rule) -> list[bool]:
+    """Whether each dimension of a rule has an exact identifier."""
+    identifiers = dict(zip(rule.dimensions, rule.identifiers, strict=True))
+    return [identifiers[name] != "*" for name in ordered(identifiers)]
+
+
+def bits(flags: Iterable[bool]) -> int:
+    return int("".join(str(int(flag)) for flag in flags), 2)
 
 
 def beats(rival: Rule, rule: Rule) -> bool:
@@ -95,12 +112,14 @@ def beats(rival: Rule, rule: Rule) -> bool:
     if slot(rival) != slot(rule):
         return False
     for criterion in (
-        lambda r: r.identifier != "*",  # an exact identifier first,
+        lambda r: sum(exact(r)),  # an exact identifier first, of several dimensions the most,
+        lambda r: bits(identifier != "*" for identifier in r.identifiers),  # of as many what is written first,
+        lambda r: bits(exact(r)),  # or what comes first in the order of dimensions,
         lambda r: r.tier != "*",  # then a tier,
         lambda r: r.expires_us is not None,  # and of equals the one that ends
     ):
         if criterion(rival) != criterion(rule):
-            return bool(criterion(rival))
+            return bool(criterion(rival) > criterion(rule))
     return False
 
 
@@ -121,12 +140,20 @@ def joining(
 
 
 def sort_key(rule: Rule) -> tuple[object, ...]:
-    """Shadows last; by dimension, pattern, method, window."""
-    shadow, dimension, pattern, method, window = slot(rule)
-    return shadow, ORDER.index(str(dimension)), pattern, method, window
+    """Shadows last; by dimension (own and several ones after the others), pattern, method, window."""
+    shadow, _, pattern, method, window = slot(rule)
+    position = ORDER.index(rule.dimension) if rule.dimension in ORDER else len(ORDER)
+    return shadow, position, pattern, method, window, ",".join(ordered(rule.dimensions))
 
 
 def subject(rule: Rule, values: Mapping[str, str | None]) -> str:
+    if len(rule.dimensions) > 1:
+        parts = []
+        for name in ordered(rule.dimensions):
+            pattern = spelled(rule.endpoint_pattern)
+            value = pattern if name == "api" and pattern != "*" else str(values[name])
+            parts.append(f"{name}:{'%2A' if value == '*' else value.replace('%', '%25').replace('|', '%7C')}")
+        return "|".join(parts)
     if rule.dimension == "global":
         return "global"
     if rule.dimension == "api" and spelled(rule.endpoint_pattern) != "*":

@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from crestgate.cli.attributes import AttrOption, read_attributes
 from crestgate.cli.decisions import decision_data, policy_reason, print_decision, print_reset
 from crestgate.cli.locations import (
     ConfigOption,
@@ -120,6 +121,7 @@ def check(
     method: MethodOption = None,
     tier: TierOption = None,
     policy_key: PolicyKeyOption = None,
+    attr: AttrOption = None,
     store: CountersOption = None,
     config: ConfigOption = None,
     rules_store: RulesStoreOption = None,
@@ -135,9 +137,10 @@ def check(
     crestgate check user:42 --limit 10/min
     crestgate check user:42 --limit 10/min --store redis://localhost:6379/0
     crestgate check --user 42 --path /orders --config crestgate.yaml
+    crestgate check --attr org=acme --attr model=large
     crestgate check user:42 --plan gold --url http://127.0.0.1:8080
     """
-    context = _context(ip, user, api_key, client, path, method, tier, policy_key)
+    context = _context(attr, ip, user, api_key, client, path, method, tier, policy_key)
     service = remote_service(url, token, store=store, config=config, rules_store=rules_store)
     command = CheckCommand(key, limit or (), plan or (), context, store, config, rules_store, service)
     _decide(Op.TAKE, command, cost, as_json)
@@ -156,6 +159,7 @@ def peek(
     method: MethodOption = None,
     tier: TierOption = None,
     policy_key: PolicyKeyOption = None,
+    attr: AttrOption = None,
     store: CountersOption = None,
     config: ConfigOption = None,
     rules_store: RulesStoreOption = None,
@@ -164,7 +168,7 @@ def peek(
     as_json: JsonOption = False,
 ) -> None:
     """Print what check would decide, without counting it. Exit codes as check."""
-    context = _context(ip, user, api_key, client, path, method, tier, policy_key)
+    context = _context(attr, ip, user, api_key, client, path, method, tier, policy_key)
     service = remote_service(url, token, store=store, config=config, rules_store=rules_store)
     command = CheckCommand(key, limit or (), plan or (), context, store, config, rules_store, service)
     _decide(Op.PEEK, command, cost, as_json)
@@ -182,6 +186,7 @@ def reset(
     method: MethodOption = None,
     tier: TierOption = None,
     policy_key: PolicyKeyOption = None,
+    attr: AttrOption = None,
     store: CountersOption = None,
     config: ConfigOption = None,
     rules_store: RulesStoreOption = None,
@@ -194,7 +199,7 @@ def reset(
     Those of the KEY under the limits, or of all rules that apply to the request. A rules store records it in its audit
     log.
     """
-    context = _context(ip, user, api_key, client, path, method, tier, policy_key)
+    context = _context(attr, ip, user, api_key, client, path, method, tier, policy_key)
     service = remote_service(url, token, store=store, config=config, rules_store=rules_store)
     command = CheckCommand(key, limit or (), plan or (), context, store, config, rules_store, service)
     _check_usage(command)
@@ -208,9 +213,11 @@ def reset(
         print_reset(counters)
 
 
-def _context(*values: str | None) -> RequestContext:
-    """The context of values in the order of its fields."""
-    return RequestContext(**dict(zip([one.name for one in fields(RequestContext)], values, strict=True)))
+def _context(attr: Sequence[str] | None, *values: str | None) -> RequestContext:
+    """The context of attributes, and of values in the order of the other fields."""
+    names = [one.name for one in fields(RequestContext) if one.name != "attributes"]
+    given: dict[str, Any] = dict(zip(names, values, strict=True))
+    return RequestContext(**given, attributes=read_attributes(attr))
 
 
 def _decide(op: Op, command: CheckCommand, cost: int, as_json: bool) -> None:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from crestgate.cli.attributes import AttrOption, read_attributes
 from crestgate.cli.checks import call_store, open_catalog
 from crestgate.cli.decisions import decision_data, print_verdict
 from crestgate.cli.locations import (
@@ -83,6 +84,7 @@ def explain(
     key: Annotated[
         str | None, typer.Option("--key", metavar="KEY", help="A key whose policy, or plans, apply.")
     ] = None,
+    attr: AttrOption = None,
     plan: PlanOption = None,
     cost: Annotated[int, typer.Option("--cost", metavar="N", help="Units that it would take.")] = 1,
     store: CountersOption = None,
@@ -100,10 +102,19 @@ def explain(
     \b
     crestgate explain --user 42 --path /orders/7
     crestgate explain --user 42 --path /orders/7 --method POST --cost 5
+    crestgate explain --attr org=acme --attr model=large
     crestgate explain --key user:42 --plan gold --url http://127.0.0.1:8080
     """
     context = RequestContext(
-        ip=ip, user=user, api_key=api_key, client=client, path=path, method=method, tier=tier, key=key
+        ip=ip,
+        user=user,
+        api_key=api_key,
+        client=client,
+        path=path,
+        method=method,
+        tier=tier,
+        key=key,
+        attributes=read_attributes(attr),
     )
     service = remote_service(url, token, store=store, config=config, rules_store=rules_store)
     _check_usage(context, plan or ())

@@ -28,7 +28,7 @@ from crestgate.cli.output import Cell, Column, escape_control, print_json, print
 from crestgate.cli.remote import remote_service
 from crestgate.cli.remote_rules import ServiceRules
 from crestgate.config.default_folder import default_rules_url, make_default_folder
-from crestgate.core.dimensions import DIMENSION_NAMES, parse_dimension
+from crestgate.core.dimensions import DIMENSION_NAMES, is_attribute_name, parse_dimensions
 from crestgate.core.notation import canonical
 from crestgate.errors import ConfigError, NotFoundError, ValidationError
 from crestgate.rules.diff import Difference, all_records, field_changes
@@ -93,7 +93,7 @@ class RuleSource(Lookup, Protocol):
 @rules_app.command("list")
 def list_rules(
     dimension: Annotated[
-        str | None, typer.Option("--dimension", metavar="NAME", help=f"Only of {', '.join(DIMENSION_NAMES)}.")
+        str | None, typer.Option("--dimension", metavar="NAME", help="Only of user, ip, …, an attribute, or org,model.")
     ] = None,
     mode: Annotated[str | None, typer.Option("--mode", metavar="NAME", help=f"Only of {', '.join(MODES)}.")] = None,
     as_json: JsonOption = False,
@@ -105,7 +105,7 @@ def list_rules(
     token: TokenOption = None,
 ) -> None:
     """List all rules, or some. Rules that cannot be read are reported at the end, with exit code 2."""
-    dimension_name = None if dimension is None else _one_of("--dimension", parse_dimension(dimension), DIMENSION_NAMES)
+    dimension_name = None if dimension is None else _dimension(dimension)
     wanted_mode = None if mode is None else _one_of("--mode", mode.lower(), MODES)
     if as_json and as_yaml:
         raise ConfigError("--json or --yaml, not both")
@@ -114,7 +114,9 @@ def list_rules(
     with _open_editor(rules_store, config, url, token) as (editor, repository):
         readable, unreadable = editor.readable_rules()
         rules = [
-            rule for rule in readable if dimension_name in (None, rule.dimension) and wanted_mode in (None, rule.mode)
+            rule
+            for rule in readable
+            if dimension_name in (None, rule.slot_dimension) and wanted_mode in (None, rule.mode)
         ]
         sections = _sections(rules, repository) if everything else None
     if sections is not None:
@@ -325,6 +327,15 @@ def _confirm_deletion(rules: Sequence[Record], repository: RuleSource) -> None:
         confirmed = False
     if not confirmed:
         raise ConfigError("not confirmed: nothing was written")
+
+
+def _dimension(text: str) -> str:
+    """The dimension of `--dimension`: a built-in one, an attribute, or several separated by commas."""
+    name = parse_dimensions(text)
+    for part in name.split(","):
+        if not is_attribute_name(part):
+            _one_of("--dimension", part, DIMENSION_NAMES)
+    return name
 
 
 def _print_rules(rules: Sequence[Rule]) -> None:

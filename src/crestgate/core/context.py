@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,6 +28,8 @@ class ContextFields(Protocol):
     def tier(self) -> str | None: ...
     @property
     def key(self) -> str | None: ...
+    @property
+    def attributes(self) -> Mapping[str, str] | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,8 @@ class RequestContext:
     """Who requests what. A field is None when it is not known.
 
     `path` is the request's path as received; `tier` is the user's tier, where the program knows it better than the
-    rules do; `key` is an opaque key whose policy applies.
+    rules do; `key` is an opaque key whose policy applies. `attributes` are dimensions of the program's own, by name:
+    `{"org": "acme", "model": "large"}`.
     """
 
     ip: str | None = None
@@ -45,3 +49,4 @@ class RequestContext:
     method: str | None = None
     tier: str | None = None
     key: str | None = None
+    attributes: Mapping[str, str] | None = field(default=None, hash=False)

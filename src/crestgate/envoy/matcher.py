@@ -104,6 +104,7 @@ class Domains:
             label = f"{root.label}.override"  # without the entries: else callers could create any label
             algorithm = DEFAULT_ALGORITHM
             beyond = None
+            headers = True
             key = root.part + "".join([entry_part(key, False) + _part(key, value) for key, value in entries])
             if len(key) > SHORT_KEY:
                 key = shorten_key(key)
@@ -112,25 +113,29 @@ class Domains:
             used = configured.limit.algorithm
             algorithm = DEFAULT_ALGORITHM if used is None else used.limit.algorithm
             beyond = configured.limit.charge_beyond_limit
+            headers = configured.limit.headers
             key = configured.key
         limit = self._overrides.get((label, algorithm, requests_per_unit, unit, beyond))
         if limit is None:
-            limit = self._compile_override(label, algorithm, requests_per_unit, unit, beyond)
+            limit = self._compile_override(label, algorithm, requests_per_unit, unit, beyond, headers)
         return Match(limit, key, label)
 
     def _compile_override(
-        self, label: str, algorithm: str, requests_per_unit: int, unit: int, beyond: bool | None
+        self, label: str, algorithm: str, requests_per_unit: int, unit: int, beyond: bool | None, headers: bool
     ) -> DescriptorLimit:
         seconds = UNIT_NUMBERS[unit]
         try:
             # A shared bucket that is filled under a much higher limit would be exhausted for all others.
-            steps, _ = compile_limit(
-                requests_per_unit, seconds, algorithm, label, separate_counter=algorithm in BUCKETS
-            )
+            steps, _ = compile_limit(requests_per_unit, seconds, algorithm, label, None, algorithm in BUCKETS, headers)
         except ConfigError:  # more than this algorithm counts exactly
-            steps, _ = compile_limit(requests_per_unit, seconds, DEFAULT_ALGORITHM, label, separate_counter=True)
+            steps, _ = compile_limit(requests_per_unit, seconds, DEFAULT_ALGORITHM, label, None, True, headers)
         limit = DescriptorLimit(
-            steps, label, requests_per_unit=requests_per_unit, unit=unit, charge_beyond_limit=beyond
+            steps,
+            label,
+            requests_per_unit=requests_per_unit,
+            unit=unit,
+            charge_beyond_limit=beyond,
+            headers=headers,
         )
         self._overrides[label, algorithm, requests_per_unit, unit, beyond] = limit
         return limit

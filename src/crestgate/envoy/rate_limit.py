@@ -62,13 +62,21 @@ class DescriptorLimit:
     metadata: Mapping[str, Any] | None = None
     charge_beyond_limit: bool | None = None
     """Whether hits that do not fit are charged as a debt; None: those that a descriptor has of its own."""
+    headers: bool = True
+    """Whether headers show it, and statuses have its numbers, of which Envoy makes headers."""
 
 
 def compile_limit(
-    requests: int, seconds: int, algorithm: str, label: str, burst: int | None = None, separate_counter: bool = False
+    requests: int,
+    seconds: int,
+    algorithm: str,
+    label: str,
+    burst: int | None = None,
+    separate_counter: bool = False,
+    headers: bool = True,
 ) -> tuple[Algorithm, int]:
     """A limit's algorithm, and the number of its unit. ConfigError if it cannot be counted exactly. With
-    `separate_counter` its counter is not shared with limits of another number.
+    `separate_counter` its counter is not shared with limits of another number; without `headers` none shows it.
 
     >>> algorithm, unit = compile_limit(5, 86_400, "fixed_window", "messaging.to_number")
     >>> algorithm.name, algorithm.label, unit
@@ -76,4 +84,6 @@ def compile_limit(
     """
     limit = Limit(requests, seconds, burst, algorithm)
     name = f"envoy:{seconds}:{requests}" if separate_counter else f"envoy:{seconds}"
-    return build(limit, name, label), _NUMBERS.get(seconds, 0)
+    compiled = build(limit, name, label)
+    compiled.in_headers = headers
+    return compiled, _NUMBERS.get(seconds, 0)

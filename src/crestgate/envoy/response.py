@@ -27,6 +27,8 @@ NO_LIMIT: Final = b"\x12\x02\x08\x01"
 """The status of a descriptor without a limit."""
 NOT_LIMITED: Final = b"\x12\x08\x08\x01\x18\xff\xff\xff\xff\x0f"
 """The status of an unlimited descriptor: the maximum remains."""
+NO_NUMBERS: Final = b"\x12\x02"
+"""The beginning of a status that has only a code."""
 SECOND_US: Final = 1_000_000
 _SHORT: Final = [bytes([number]) for number in range(128)]
 
@@ -49,7 +51,10 @@ def varint(number: int) -> bytes:
 
 
 def current_limit(limit: DescriptorLimit) -> bytes:
-    """The current_limit of a status: requests_per_unit, unit and name."""
+    """The current_limit of a status: requests_per_unit, unit and name. Empty for a limit that headers do not show:
+    Envoy makes headers of each status that has one."""
+    if not limit.headers:
+        return b""
     data = b""
     if limit.requests_per_unit:
         data = b"\x08" + varint(min(limit.requests_per_unit, MAX_UINT32))
@@ -78,7 +83,9 @@ def encode_response(
 
 
 def _status(limit: bytes, decision: Decision, over: bool) -> bytes:
-    """The status of a descriptor: `over` if it denies the request."""
+    """The status of a descriptor: `over` if it denies the request. Without a current_limit, only that."""
+    if not limit:
+        return NO_NUMBERS + (OVER_LIMIT if over else OK)
     left = decision.remaining
     until = decision.reset_us
     if over:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from crestgate.core.algorithms import build
+from crestgate.core.algorithms import Algorithm, build
 from crestgate.core.limit import Limit
 from crestgate.envoy.descriptor_tree import WILD, DescriptorNode, add_node, domain_node
 from crestgate.envoy.matcher import Domains
@@ -57,6 +57,12 @@ def unpack_domains(rows: Sequence[Row]) -> Domains:
         else:
             node = add_node(nodes[above], key, value, shares, value_in_label, detailed)
         if limit is not None:
-            node.limit = limit if steps is None else replace(limit, algorithm=build(*steps))
+            node.limit = limit if steps is None else replace(limit, algorithm=_algorithm(steps, limit.headers))
         nodes.append(node)
     return Domains(roots)
+
+
+def _algorithm(steps: Steps, headers: bool) -> Algorithm:
+    algorithm = build(*steps)
+    algorithm.in_headers = headers
+    return algorithm

@@ -8,9 +8,9 @@ descriptors:
       - key: to_number
         rate_limit: {unit: day, requests_per_unit: 5}
 
-`rate_limit` has four additional fields: `algorithm`, `burst`, `unit_multiplier` and `charge_beyond_limit`, which a file
-can also have beside `domain`, for all of its limits. What the reference silently ignores (such as a field at the wrong
-level) is an error here.
+`rate_limit` has five additional fields: `algorithm`, `burst`, `unit_multiplier`, `headers` and `charge_beyond_limit`,
+which a file can also have beside `domain`, for all of its limits. What the reference silently ignores (such as a field
+at the wrong level) is an error here.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ ROOT = ("domain", "descriptors", "charge_beyond_limit")
 RATE_LIMIT = (
     *("unit", "requests_per_unit", "unlimited", "name", "replaces", "algorithm", "burst", "unit_multiplier"),
     "charge_beyond_limit",
+    "headers",
 )
 DESCRIPTOR = (
     *("key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric"),
     *("share_threshold", "metadata"),
 )
-EXTENSIONS = ("algorithm", "burst", "unit_multiplier", "charge_beyond_limit")
+EXTENSIONS = ("algorithm", "burst", "unit_multiplier", "charge_beyond_limit", "headers")
 TEXTS = re.compile(r"domain|(?:descriptors\[[0-9]+\]\.)+(?:key|value|rate_limit\.(?:name|replaces\[[0-9]+\]\.name))")
 """Paths whose values are always text: `value: 5` and `value: 1.10` are these characters."""
 MAX_BYTES = 1024
@@ -105,14 +106,15 @@ def _read_limit(descriptor: Fields, label: str, beyond: bool | None) -> Descript
     algorithm: str = fields.choice("algorithm", ALGORITHMS, DEFAULT_ALGORITHM)
     burst = _burst(fields, algorithm)
     beyond = _optional_flag(fields, "charge_beyond_limit", beyond)
+    headers = fields.boolean("headers", True)
     if len(fields.problems.entries) > before:
         return None
     try:
-        steps, unit = compile_limit(requests, seconds, algorithm, label, burst)
+        steps, unit = compile_limit(requests, seconds, algorithm, label, burst, headers=headers)
     except ConfigError as error:
         fields.problems.add(path, str(error))
         return None
-    return DescriptorLimit(steps, label, name, replaces, shadow, quota, requests, unit, metadata, beyond)
+    return DescriptorLimit(steps, label, name, replaces, shadow, quota, requests, unit, metadata, beyond, headers)
 
 
 def _burst(fields: Fields, algorithm: str) -> int | None:

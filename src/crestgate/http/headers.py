@@ -12,6 +12,9 @@ The first two are those of draft-ietf-httpapi-ratelimit-headers-11, and structur
 `q` is the limit's count, because `q` per `w` is the sustained rate; a limit with a larger burst may have more than that
 remaining. X-RateLimit-Limit is the burst if there is one: the remaining number is never higher.
 
+A limit that is not for clients (`headers: false`) is in none of them. If it decides, Retry-After is still that of the
+decision, and the X-RateLimit headers are those of the most restrictive limit that is shown.
+
 Item names are names of limits, chosen by operators; they never identify a caller. The ids that Crestgate generates for
 the rule of one policy, client or user contain that subject's key: it is removed.
 """
@@ -22,7 +25,7 @@ from typing import Final, NamedTuple
 
 from crestgate.core.algorithms.algorithm import Algorithm
 from crestgate.core.bounded_cache import BoundedCache
-from crestgate.core.decision import NORMAL, Decision
+from crestgate.core.decision import NORMAL, Decision, combine
 from crestgate.http.header_options import HeaderStyle
 
 __all__ = ["HEADERS", "general_name", "header_name", "rate_limit_headers"]
@@ -63,26 +66,39 @@ def rate_limit_headers(decision: Decision, style: HeaderStyle, now_us: int) -> l
     parts = decision.parts
     if not parts:
         return []
-    headers = []
-    deciding = _text_of(decision.algorithm)
-    if style.ratelimit:
-        if len(parts) == 1:
-            headers.append((b"ratelimit-policy", deciding.policy))
-            headers.append((b"ratelimit", _item(parts[0], deciding)))
-        else:
-            texts = [(part, _text_of(part.algorithm)) for part in parts]
-            headers.append((b"ratelimit-policy", b", ".join([words.policy for _, words in texts])))
-            headers.append((b"ratelimit", b", ".join([_item(part, words) for part, words in texts])))
-    if style.x_ratelimit:
-        from_us = now_us if style.reset == "epoch" else 0
-        headers.append((b"x-ratelimit-limit", deciding.capacity))
-        headers.append((b"x-ratelimit-remaining", b"%d" % decision.remaining))
-        headers.append((b"x-ratelimit-reset", b"%d" % _seconds(from_us + decision.reset_us)))
-        if decision.state != NORMAL:
-            headers.append((b"x-ratelimit-state", decision.state.encode()))
+    shown: Decision | None = decision
+    for part in parts:
+        if not part.algorithm.in_headers:
+            shown = _shown(parts)
+            break
+    headers: list[tuple[bytes, bytes]] = []
+    if shown is not None:
+        deciding = _text_of(shown.algorithm)
+        if style.ratelimit:
+            parts = shown.parts
+            if len(parts) == 1:
+                headers.append((b"ratelimit-policy", deciding.policy))
+                headers.append((b"ratelimit", _item(parts[0], deciding)))
+            else:
+                texts = [(part, _text_of(part.algorithm)) for part in parts]
+                headers.append((b"ratelimit-policy", b", ".join([words.policy for _, words in texts])))
+                headers.append((b"ratelimit", b", ".join([_item(part, words) for part, words in texts])))
+        if style.x_ratelimit:
+            from_us = now_us if style.reset == "epoch" else 0
+            headers.append((b"x-ratelimit-limit", deciding.capacity))
+            headers.append((b"x-ratelimit-remaining", b"%d" % shown.remaining))
+            headers.append((b"x-ratelimit-reset", b"%d" % _seconds(from_us + shown.reset_us)))
+            if shown.state != NORMAL:
+                headers.append((b"x-ratelimit-state", shown.state.encode()))
     if style.retry_after and not decision.allowed and decision.wait_us is not None:
         headers.append((b"retry-after", b"%d" % _seconds(decision.wait_us)))
     return headers
+
+
+def _shown(parts: tuple[Decision, ...]) -> Decision | None:
+    """The decision without the limits that are not for clients. None if no other is left."""
+    shown = tuple([part for part in parts if part.algorithm.in_headers])
+    return combine(shown, all(part.allowed for part in shown)) if shown else None
 
 
 def general_name(label: str) -> str:

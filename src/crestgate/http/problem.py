@@ -89,14 +89,16 @@ def encode_problem(members: Mapping[str, Any]) -> bytes:
 
 
 def exceeded(decision: Decision, status: int = 429, now_us: int | None = None) -> dict[str, Any]:
-    """The problem document of a denial: which limits denied, and when to retry."""
-    names = [header_name(part.name) for part in decision.parts if not part.allowed]
+    """The problem document of a denial: which limits denied, without those that headers do not show, and when to
+    retry."""
+    denied = [part for part in decision.parts if not part.allowed]
+    names = [header_name(part.name) for part in denied if part.algorithm.in_headers]
     wait = decision.retry_after
     if wait is not None:
         advice = f"retry after {-(-decision.wait_us // 1_000_000) if decision.wait_us else 0} s"
     else:
         advice = "this request can never pass"
-    detail = f"rate limit exceeded ({', '.join(names)}): {advice}"
+    detail = f"rate limit exceeded ({', '.join(names)}): {advice}" if names else f"rate limit exceeded: {advice}"
     title = "Quota Exceeded" if status == HTTPStatus.TOO_MANY_REQUESTS else None
     more = {VIOLATED: names, "reason": decision.reason, "retry_after": wait}
     return problem(status, detail, type=QUOTA_EXCEEDED, title=title, now_us=now_us, **more)

@@ -6,7 +6,7 @@ This module builds the check, without I/O; the functions in drivers.py perform i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeAlias, TypedDict, TypeVar
 
@@ -65,6 +65,8 @@ class LayerOptions(TypedDict, total=False):
     """The user's id. Default: the user of the framework's authentication."""
     tier: Callable[..., Any] | None
     client: Callable[..., Any] | None
+    attributes: Callable[..., Any] | None
+    """The request's own dimensions, for rules: a mapping of names to values, such as `{"org": "acme"}`."""
     api_key_header: str
 
 
@@ -104,6 +106,7 @@ class LimitLayer(Generic[L]):
         user: Callable[..., Any] | None = None,
         tier: Callable[..., Any] | None = None,
         client: Callable[..., Any] | None = None,
+        attributes: Callable[..., Any] | None = None,
         api_key_header: str = "X-API-Key",
         **unknown: object,
     ) -> None:
@@ -123,7 +126,7 @@ class LimitLayer(Generic[L]):
         self._algorithm = None if default_algorithm is None else DefaultAlgorithm(default_algorithm, limiter.resolver)
         if trusted_proxies is None:
             trusted_proxies = () if settings is None else settings.server.trusted_proxies
-        given = {"user": user, "tier": tier, "client": client}
+        given = {"user": user, "tier": tier, "client": client, "attributes": attributes}
         callables = {
             name: None if given[name] is None else with_one_argument(_callable(name, given[name])) for name in given
         }
@@ -259,6 +262,7 @@ class LimitLayer(Generic[L]):
             path=request.path,
             method=_name(request.method),
             tier=_name(request.tier),
+            attributes=_names(request.attributes),
         )
         if not self.limiter.uses_routes:
             return context
@@ -310,6 +314,11 @@ def coroutine_error(function: object, where: str) -> ConfigError:
 def _name(value: str | None) -> str | None:
     """A caller's value, bounded to the length that rules accept."""
     return None if value is None else bounded_key(value)
+
+
+def _names(values: Mapping[str, str] | None) -> dict[str, str] | None:
+    """A request's attributes, with bounded values."""
+    return None if values is None else {name: bounded_key(value) for name, value in values.items()}
 
 
 def _style(headers: HeaderStyle | bool | None, default: HeaderStyle) -> HeaderStyle:

@@ -81,7 +81,7 @@ class HeaderMap(Mapping[str, str]):
 class Identity:
     """How a layer identifies the caller: trusted proxies, callables of the application, and the API key header."""
 
-    __slots__ = ("api_key_header", "client", "proxies", "tier", "user")
+    __slots__ = ("api_key_header", "attributes", "client", "proxies", "tier", "user")
 
     def __init__(
         self,
@@ -90,12 +90,14 @@ class Identity:
         tier: RequestCallable | None = None,
         client: RequestCallable | None = None,
         api_key_header: str = "X-API-Key",
+        attributes: RequestCallable | None = None,
     ) -> None:
         self.proxies = proxies
         self.user = user
         self.tier = tier
         self.client = client
         self.api_key_header = api_key_header
+        self.attributes = attributes
 
 
 class Request:
@@ -170,6 +172,19 @@ class Request:
     def client_id(self) -> str | None:
         function = self.identity.client
         return None if function is None else _text(self.call(function))
+
+    @property
+    def attributes(self) -> dict[str, str] | None:
+        """The request's own dimensions: the result of the layer's `attributes=`. One whose value is None or blank is
+        left out."""
+        function = self.identity.attributes
+        given = None if function is None else self.call(function)
+        if given is None:
+            return None
+        if not isinstance(given, Mapping):
+            raise TypeError(f"attributes {function!r} must return a mapping of names to text, or None, not {given!r}")
+        found = {name: _text(value) for name, value in given.items()}
+        return {name: value for name, value in found.items() if value is not None}
 
     @property
     def api_key(self) -> str | None:

@@ -43,6 +43,7 @@ class LimitShares:
         if share is None:
             share = build(share_of(algorithm.limit, self.instances), algorithm.name, algorithm.label)
             share.inline = algorithm.inline
+            share.in_headers = algorithm.in_headers
             add_bounded(self._shares, algorithm, share, MAX_CACHED)
         return share
 

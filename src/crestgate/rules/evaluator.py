@@ -8,7 +8,7 @@ and shadow rules are decided independently. `RemoteRuleEvaluator` is for stores 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, SupportsIndex
+from typing import Any, Final, SupportsIndex
 
 from crestgate.core.algorithms import build
 from crestgate.core.bounds import MAX_COST, check_input, whole_cost
@@ -20,7 +20,7 @@ from crestgate.rules.catalog import Catalog
 from crestgate.rules.compat.clients import SeenClients
 from crestgate.rules.matching.paths import shorten_path
 from crestgate.rules.rule import Rule
-from crestgate.rules.ruleset import check_text
+from crestgate.rules.subjects import attribute_subjects, check_text
 from crestgate.runtime.fork_safety import fork_safe_lock
 from crestgate.stores.port import Member, Op
 from crestgate.stores.remote_store import RemoteStore
@@ -133,7 +133,7 @@ class CatalogPlans(Mapping[str, tuple[str, ...]]):
         return len(self._catalog.current.plans)
 
 
-def context_fields(context: ContextFields) -> dict[str, str]:
+def context_fields(context: ContextFields) -> dict[str, Any]:
     """The known fields of a request, by name. Bad input is a ValueError."""
     if not isinstance(context, RequestContext) and not hasattr(context, "api_key"):
         raise TypeError(f"rules are matched against a RequestContext, not {type(context).__name__}")
@@ -147,4 +147,9 @@ def context_fields(context: ContextFields) -> dict[str, str]:
         "tier": context.tier,
         "key": context.key,
     }
-    return {name: check_text(name, value) for name, value in fields.items() if value is not None}
+    found: dict[str, Any] = {name: check_text(name, value) for name, value in fields.items() if value is not None}
+    attributes = context.attributes
+    if attributes is not None:
+        attribute_subjects(attributes, None)  # raises
+        found["attributes"] = dict(attributes)
+    return found

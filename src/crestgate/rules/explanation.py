@@ -29,7 +29,7 @@ from crestgate.rules.rule_table import RuleTable
 from crestgate.rules.ruleset import ResolvedRule, RuleSet
 from crestgate.rules.timestamps import format_timestamp
 
-__all__ = ["MAX_RULES", "Explanation", "RuleScan", "RuleStatus", "RuleVerdict", "explain_rules", "shown_identifier"]
+__all__ = ["MAX_RULES", "Explanation", "RuleScan", "RuleStatus", "RuleVerdict", "explain_rules", "shown_identifiers"]
 
 RuleStatus = Literal["applies", "lost", "shadow", "not_matched"]
 MAX_RULES: Final = 200
@@ -146,11 +146,12 @@ class RuleScan:
     def _mismatches(self, rule: Rule, entry: CompiledRule | None) -> int:
         """A bit for each reason why a rule does not match; 0 if it does."""
         bits = 0
-        subject = self._subjects.get(rule.dimension)
-        if subject is None:
-            bits |= NO_VALUE
-        elif rule.identifier != ANY and subject != f"{rule.dimension}:{rule.identifier}":
-            bits |= IDENTIFIER
+        for name, identifier in zip(rule.dimensions, rule.identifiers, strict=True):
+            subject = self._subjects.get(name)
+            if subject is None:
+                bits |= NO_VALUE
+            elif identifier != ANY and subject != f"{name}:{identifier}":
+                bits |= IDENTIFIER
         if entry is None:
             bits |= DISABLED
         pattern = parse_pattern(rule.endpoint_pattern).key if entry is None else str(entry.order[1])
@@ -202,9 +203,11 @@ class RuleScan:
         if bits & EXPIRED:
             reasons.append(f"it expired at {format_timestamp(rule.expires_us)}")
         if bits & NO_VALUE:
-            reasons.append(f"the request has no {ATTRIBUTES[rule.dimension]}")
+            missing = [ATTRIBUTES.get(name, name) for name in rule.dimensions if name not in self._subjects]
+            reasons.append(f"the request has no {' and no '.join(missing)}")
         if bits & IDENTIFIER:
-            reasons.append(f"it is for {rule.dimension} {shown_identifier(rule)}")
+            named = zip(rule.dimensions, shown_identifiers(rule), strict=True)
+            reasons.append(f"it is for {' and '.join([f'{name} {value}' for name, value in named if value != ANY])}")
         if bits & PATH:
             reasons.append(
                 f"the path does not match {rule.endpoint_pattern}" if self._path else "the request has no path"
@@ -216,15 +219,19 @@ class RuleScan:
         return RuleVerdict(rule, "not_matched", "; ".join(dict.fromkeys(reasons)))
 
 
-def shown_identifier(rule: Rule) -> str:
-    """A rule's identifier, with a digest in place of an API key."""
-    return digest_api_key(f"{rule.dimension}:{rule.identifier}").partition(":")[2] if rule.identifier != ANY else ANY
+def shown_identifiers(rule: Rule) -> list[str]:
+    """The identifier of each of a rule's dimensions, with a digest in place of an API key."""
+    return [
+        ANY if identifier == ANY else digest_api_key(f"{name}:{identifier}").partition(":")[2]
+        for name, identifier in zip(rule.dimensions, rule.identifiers, strict=True)
+    ]
 
 
 def _pattern_of(table: RuleTable) -> str | None:
     """The key of a table's pattern: all of its rules have it."""
-    for entries in table.exact.values():
-        return str(entries[0].order[1])
+    for index in (table.exact, table.exact_parts):
+        for entries in index.values():
+            return str(entries[0].order[1])
     for by_tier in table.shared.values():
         for entries in by_tier.values():
             return str(entries[0].order[1])
@@ -238,6 +245,9 @@ def _scope_of(entry: CompiledRule) -> str:
         noun = "all requests together"
     elif dimension == "api":
         noun = "this endpoint, whoever calls it"
+    elif entry.parts is not None:
+        named = zip(entry.parts, [identifier for _, identifier in entry.rule.parts], strict=True)
+        noun = " and ".join([f"{'every' if value == ANY else 'exactly this'} {name}" for name, value in named])
     elif entry.subject is not None:
         noun = f"exactly this {dimension}"
     else:
@@ -247,6 +257,11 @@ def _scope_of(entry: CompiledRule) -> str:
 
 def _advantage(winner: CompiledRule, loser: CompiledRule) -> str:
     """Why a rule wins over another one of its slot: see `CompiledRule.rank`."""
+    if winner.mask != loser.mask and loser.mask:
+        more = winner.mask.bit_count(), loser.mask.bit_count()
+        if more[0] != more[1]:
+            return f"{more[0]} exact parts beat {more[1]}"
+        return f"of as many exact parts, those written first win: {_first_exact(winner)}"
     if winner.subject is not None and loser.subject is None:
         return f"an exact identifier beats {'a tier' if loser.tier is not None else '*'}"
     if winner.tier is not None and loser.tier is None:
@@ -256,3 +271,9 @@ def _advantage(winner: CompiledRule, loser: CompiledRule) -> str:
     if winner.rank > loser.rank:
         return "both are equally specific, and its source has precedence"
     return "both are equally specific, and it ends first"
+
+
+def _first_exact(winner: CompiledRule) -> str:
+    """The first exact part of a rule of a composite dimension, as it is written."""
+    rule = winner.rule
+    return next(name for name, value in zip(rule.dimensions, rule.identifiers, strict=True) if value != ANY)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from crestgate.core.decision import Decision
 from crestgate.limiter.pending_check import PendingCheck
-from crestgate.rules.explanation import Explanation, RuleStatus, RuleVerdict, shown_identifier
+from crestgate.rules.explanation import Explanation, RuleStatus, RuleVerdict, shown_identifiers
 from crestgate.rules.explanation_changes import BindingLimit, Override, changes_of
 from crestgate.rules.overrides import is_override, override_id
 from crestgate.rules.rule import ANY, Rule
@@ -78,8 +78,10 @@ def _counters(pending: PendingCheck, decision: Decision) -> Iterator[Counter]:
 
 def _rule_data(verdict: RuleVerdict) -> dict[str, Any]:
     rule = verdict.rule
-    data: dict[str, Any] = {name: getattr(rule, name) for name in ("rule_id", "name", "dimension")}
-    data["identifier"] = shown_identifier(rule)
+    identifiers = shown_identifiers(rule)
+    data: dict[str, Any] = {"rule_id": rule.rule_id, "name": rule.name}
+    data["dimension"] = list(rule.dimensions) if rule.is_composite else rule.dimension
+    data["identifier"] = identifiers if rule.is_composite and rule.identifier != ANY else identifiers[0]
     data.update({name: getattr(rule, name) for name in ("endpoint_pattern", "method", "tier", "mode")})
     return {**data, "limit": str(rule.compiled()), **_verdict_data(verdict.status, verdict.reason, verdict.lost_to)}
 
@@ -119,10 +121,10 @@ def _counter_data(key: str, part: Decision, store: str) -> dict[str, Any]:
 def _override_of(member: Member, explanation: Explanation) -> Override | None:
     """The override that would raise a limit: of its rule; if that is an override itself, of the base, if it is known.
     None for a rule of another dimension, and for one that ends and would win over an override until then."""
-    dimension, _, user = member.key.partition(":")
+    user = member.key.partition(":")[2]
     rules = (one.rule for one in explanation.verdicts if one.rule.rule_id == member.algorithm.label)
     rule = next(rules, None)
-    if dimension != "user" or rule is None:
+    if rule is None or rule.dimension != "user":
         return None
     if is_override(rule):
         lost = (one.rule for one in explanation.verdicts if one.lost_to == rule.rule_id)

@@ -17,23 +17,25 @@ from typing import Any, overload
 
 from crestgate.core.algorithms import ALGORITHMS
 from crestgate.core.calendar_units import CALENDAR_UNITS, DEFAULT_ZONE
-from crestgate.core.dimensions import DIMENSION_NAMES, DIMENSIONS, parse_dimension
+from crestgate.core.dimensions import DIMENSION_NAMES, MAX_PARTS, dimension_order, join_parts, split_parts
 from crestgate.core.failure_policies import FAILURE_POLICIES
 from crestgate.core.limit import CALENDAR_ALGORITHM, Limit
 from crestgate.core.store_names import STORE_NAME
 from crestgate.errors import ConfigError
 from crestgate.loader.fields import Fields, Problems
-from crestgate.rules.address import subject_address
+from crestgate.rules.dimension_fields import ANY, check_identifier, read_dimension, read_identifier
 from crestgate.rules.matching.patterns import ANY_PATH, parse_pattern
 from crestgate.rules.schema import (
     DATA,
     SECONDS,
     TIMESTAMP,
     FieldSpec,
+    boolean,
     choice,
     request_schema,
     response_schema,
     text,
+    text_or_list,
     whole,
 )
 from crestgate.rules.timestamps import format_timestamp
@@ -50,7 +52,6 @@ __all__ = [
     "rule_schema",
 ]
 
-ANY = "*"
 MODES = ("enforce", "shadow", "disabled")
 DEFAULT_RULE_ALGORITHM = "sliding_window_counter"
 ALIASES = {"sliding_window": "sliding_window_counter"}
@@ -69,10 +70,12 @@ class Rule:
     rule_id: str
     name: str
     dimension: str
+    """Its name; of a composite one the names of its parts, joined by commas: `org,model`."""
     limit: int
     window_seconds: float
     """The length of its window; that of the longest for a calendar window, whose data does not show it."""
     identifier: str = ANY
+    """Of a composite dimension `*` for all, or an identifier or `*` for each part, as `join_parts` joins them."""
     endpoint_pattern: str = ANY_PATH
     method: str = ANY
     tier: str = ANY
@@ -88,6 +91,8 @@ class Rule:
     """The unit of a calendar window, such as `month`, in place of seconds."""
     timezone: str | None = None
     """The time zone of a calendar window."""
+    headers: bool = True
+    """Whether the headers of responses show it; without, it is not told to clients."""
     origin: Mapping[str, Any] | None = field(default=None, hash=False)
     """The policy or client limit that it was written as, so that it can be returned as one."""
     created_us: int | None = field(default=None, compare=False)
@@ -128,8 +133,11 @@ class Rule:
         data = {spec.name: getattr(self, ATTRIBUTES.get(spec.name, spec.name)) for spec in RULE_SPECS}
         for name in ATTRIBUTES:
             data[name] = format_timestamp(data[name])
-        for name in OPTIONAL:
-            if data[name] is None:
+        if self.is_composite:
+            data["dimension"] = list(self.dimensions)
+            data["identifier"] = ANY if self.identifier == ANY else list(self.identifiers)
+        for name, absent in OPTIONAL.items():
+            if data[name] is absent:
                 del data[name]
         if self.calendar is not None:
             del data["window_seconds"]
@@ -151,15 +159,45 @@ class Rule:
         return rule
 
     @property
+    def is_composite(self) -> bool:
+        """Whether it counts by several dimensions together."""
+        return "," in self.dimension
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Its dimensions, as they are written: one, or the parts of a composite one."""
+        return split_parts(self.dimension) if self.is_composite else (self.dimension,)
+
+    @property
+    def identifiers(self) -> tuple[str, ...]:
+        """The identifier of each dimension, or `*`."""
+        if not self.is_composite:
+            return (self.identifier,)
+        return (ANY,) * len(self.dimensions) if self.identifier == ANY else split_parts(self.identifier)
+
+    @property
+    def parts(self) -> list[tuple[str, str]]:
+        """Each dimension with its identifier, in the one order of a slot, however they are written."""
+        pairs = zip(self.dimensions, self.identifiers, strict=True)
+        return sorted(pairs, key=lambda pair: dimension_order(pair[0]))
+
+    @property
+    def slot_dimension(self) -> str:
+        """The dimension of its slot: `[org, model]` and `[model, org]` are the same."""
+        return ",".join([name for name, _ in self.parts]) if self.is_composite else self.dimension
+
+    @property
     def counter(self) -> str:
         """The name of its counters: the slot's, so that all rules of a slot count in one. Shadow rules count apart."""
         kind = "shadow" if self.mode == "shadow" else "rule"
         window = self.window
-        name = f"{kind}|{self.dimension}|{self.method}|{window}|{parse_pattern(self.endpoint_pattern).key}"
+        dimension = self.slot_dimension
+        name = f"{kind}|{dimension}|{self.method}|{window}|{parse_pattern(self.endpoint_pattern).key}"
         if len(name.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES:
             return name
         digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
-        return f"{kind}|{self.dimension}|{self.method}|{window}|*sha256:{digest}"  # no pattern looks like this
+        shortened = f"{kind}|{dimension}|{self.method}|{window}|*sha256:{digest}"  # no pattern looks like this
+        return shortened if len(shortened) <= MAX_NAME_BYTES else f"{kind}|*sha256:{digest}"
 
     @property
     def window(self) -> str:
@@ -177,7 +215,8 @@ class Rule:
         if self.mode == "disabled":
             return None
         lasting = "lasts" if self.expires_us is None else "ends"
-        return f"{self.counter}|{self.identifier!r}|{self.tier!r}|{lasting}"
+        identifier = join_parts([part for _, part in self.parts]) if self.is_composite else self.identifier
+        return f"{self.counter}|{identifier!r}|{self.tier!r}|{lasting}"
 
     def compiled(self) -> Limit:
         """Its limit."""
@@ -214,7 +253,7 @@ def _read(data: object, at: str, problems: Problems) -> Rule | None:
     before = len(problems.entries)
     values = {ATTRIBUTES.get(spec.name, spec.name): spec.read(fields) for spec in RULE_SPECS if not spec.computed}
     values["name"] = values["name"] or fields.values.get("rule_id") or ""
-    values["identifier"] = _identifier(fields, values["identifier"], values["dimension"])
+    values["identifier"] = check_identifier(fields, values["identifier"], values["dimension"])
     if values["calendar"] is not None:
         values.update(_calendar(fields, values["calendar"], values["algorithm"]))
     elif fields.has("timezone"):
@@ -259,18 +298,6 @@ def _calendar(fields: Fields, unit: str, algorithm: str) -> dict[str, Any]:
     return values if fields.has("timezone") else {**values, "timezone": DEFAULT_ZONE}
 
 
-def _identifier(fields: Fields, identifier: str, dimension: str) -> str:
-    instead = next((one.no_identifier for one in DIMENSIONS if one.name == dimension), None)
-    if identifier != ANY and instead is not None:
-        fields.report("identifier", f"a rule of dimension {dimension} has none: leave it out, {instead}")
-    if dimension != "ip":
-        return identifier
-    address = subject_address(identifier)
-    if "/" in address and not (":" in address and address.endswith("/64")):
-        fields.report("identifier", f"must be one address, not the network {identifier!r}: write '*' for every address")
-    return address
-
-
 def _read_rule_id(fields: Fields, spec: FieldSpec) -> str:
     given: str | None = fields.text(spec.name, None, maximum=MAX_ID_BYTES)
     if given is not None:
@@ -286,14 +313,6 @@ def _read_rule_id(fields: Fields, spec: FieldSpec) -> str:
     if not derived:
         fields.report("name", f"{name!r} has no letter or digit to make a rule_id from: write a rule_id")
     return derived
-
-
-def _read_dimension(fields: Fields, spec: FieldSpec) -> str:
-    value = fields.values.get(spec.name)
-    if isinstance(value, str) and parse_dimension(value) in DIMENSION_NAMES:
-        return parse_dimension(value)
-    fields.choice(spec.name, DIMENSION_NAMES, required=True)
-    return ""
 
 
 def _read_limit(fields: Fields, spec: FieldSpec) -> int:
@@ -360,11 +379,17 @@ RULE_SPECS = (
     FieldSpec("name", TEXT, "Display name; the rule_id when absent."),
     FieldSpec(
         "dimension",
-        replace(choice(DIMENSION_NAMES), read=_read_dimension),
-        "What it limits. Case does not matter; `API_KEY` is `apikey`.",
+        text_or_list(read_dimension, MAX_PARTS),
+        f"What it limits: {', '.join(DIMENSION_NAMES)}, or the name of an attribute; a list of them counts by all "
+        "together. Case does not matter; `API_KEY` is `apikey`.",
         required=True,
     ),
-    FieldSpec("identifier", TEXT, "One of that dimension, or `*` for all.", default=ANY),
+    FieldSpec(
+        "identifier",
+        text_or_list(read_identifier, MAX_PARTS),
+        "One of that dimension, or `*` for all. For a list of dimensions `*`, or a list with one of these for each.",
+        default=ANY,
+    ),
     FieldSpec(
         "endpoint_pattern",
         replace(TEXT, read=_read_pattern),
@@ -404,6 +429,12 @@ RULE_SPECS = (
         "Where it counts: one of the settings' `stores`; the default store when absent.",
         nullable=True,
     ),
+    FieldSpec(
+        "headers",
+        boolean(),
+        "Whether rate limit headers show it: `true` by default; `false` keeps it from clients.",
+        default=True,
+    ),
     FieldSpec("expires_at", TIMESTAMP, "When it expires: RFC 3339, or unix seconds.", nullable=True),
     FieldSpec("created_at", TIMESTAMP, f"{COMPUTED_TEXT} null for a rule of a file.", nullable=True, computed=True),
     FieldSpec("updated_at", TIMESTAMP, f"{COMPUTED_TEXT} null for a rule of a file.", nullable=True, computed=True),
@@ -417,8 +448,8 @@ RULE_SPECS = (
 )
 """The declaration of a rule: the fields that are read, stored and returned, in the order of output."""
 RULE_FIELDS = tuple(spec.name for spec in RULE_SPECS)
-OPTIONAL = ("calendar", "timezone", "store", "origin")
-"""Left out where there is none."""
+OPTIONAL = {"calendar": None, "timezone": None, "store": None, "headers": True, "origin": None}
+"""Left out where they have this value."""
 COMPUTED = frozenset(spec.name for spec in RULE_SPECS if spec.computed)
 ATTRIBUTES = {"expires_at": "expires_us", "created_at": "created_us", "updated_at": "updated_us"}
 """Timestamp fields, and the attributes of a Rule that have them in microseconds."""

@@ -6,39 +6,33 @@ beginning to end, and a change of one rule among 100,000 costs about as much as 
 
 Rules are found by path first (trie.py), then by subject: per pattern, the rules for one exact subject by that
 subject, and those for all subjects by dimension and tier. Of those that apply, the most specific of each slot wins.
+Rules of several dimensions together are found the same way, by subjects made for them (composites.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
-from operator import attrgetter
-from typing import Any, Final, final
+from typing import Any, final
 
 from crestgate.core.bounded_cache import BoundedCache
 from crestgate.core.context import ContextFields
-from crestgate.core.dimensions import IDENTIFIED
-from crestgate.errors import input_error
-from crestgate.rules.address import subject_address
+from crestgate.core.dimensions import DIMENSION_NAMES, dimension_order
 from crestgate.rules.compat.clients import DEFAULT_CLIENT_LIMITS
 from crestgate.rules.compat.policies import DEFAULT_POLICY
 from crestgate.rules.compat.strategies import rules_for_all
 from crestgate.rules.compiled_rule import CompiledRule
+from crestgate.rules.composites import composite_subject, part_subject
 from crestgate.rules.matching.paths import readings
 from crestgate.rules.matching.patterns import ANY_PATH, Pattern, name_pattern, parse_pattern
 from crestgate.rules.matching.trie import Trie, TrieEditor
 from crestgate.rules.rule import ANY, Rule
-from crestgate.rules.rule_table import CachedMatch, MatchShape, RequestShape, RuleTable
+from crestgate.rules.rule_table import CachedMatch, ExactComposite, MatchShape, RequestShape, RuleTable
+from crestgate.rules.subjects import attribute_subjects, check_text, counter_key, identified, subjects_of
 
-__all__ = ["DEFAULT_TIER", "MAX_VALUE_BYTES", "Defaults", "ResolvedRule", "RuleSet", "check_text"]
+__all__ = ["DEFAULT_TIER", "Defaults", "ResolvedRule", "RuleSet"]
 
 DEFAULT_TIER = "free"
-MAX_VALUE_BYTES = 1024
-"""Of an identifier."""
-MAX_KEY_BYTES = 1024
-"""Of a counter's key: a longer one (a long path, mostly) is replaced by its digest."""
-
 MAX_CACHED = 4096
 MAX_CACHED_PATH = 256
 """Characters of a path: longer ones are seldom requested twice."""
@@ -47,10 +41,6 @@ ResolvedRule = tuple[str, CompiledRule]
 """A rule that applies: the key of its counter, and the rule."""
 
 _NONE: dict[str, list[CompiledRule]] = {}
-_IDENTIFIED: Final = [
-    (1 << number, one.attribute or "", one.name, one.name + ":") for number, one in enumerate(IDENTIFIED)
-]
-_identifiers: Final = attrgetter(*[one.attribute or "" for one in IDENTIFIED])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +70,7 @@ class RuleSet:
         trie: Trie[RuleTable],
         names: Mapping[str, RuleTable],
         clients: Mapping[str, tuple[CompiledRule, ...]],
+        attributes: Mapping[str, int],
         tiers: Mapping[str, str],
         plans: Mapping[str, tuple[str, ...]],
         defaults: Defaults,
@@ -93,6 +84,8 @@ class RuleSet:
         self.every = names.get(ANY_PATH)
         self.clients = clients
         """The rules of each configured client. Shadow rules do not count: they never replace the defaults."""
+        self.attributes = attributes
+        """The attributes of requests that rules use, and by how many rules. Others are not looked at."""
         self.tiers = tiers
         self.plans = plans
         self.defaults = defaults
@@ -106,7 +99,7 @@ class RuleSet:
 
     @classmethod
     def empty(cls) -> RuleSet:
-        return RuleSet({}, {}, Trie(), {}, {}, {}, {}, Defaults())
+        return RuleSet({}, {}, Trie(), {}, {}, {}, {}, {}, Defaults())
 
     def edited(
         self,
@@ -132,6 +125,7 @@ class RuleSet:
             edit.trie.done(),
             edit.names,
             edit.clients,
+            edit.attributes,
             self.tiers if tiers is None else tiers,
             self.plans if plans is None else plans,
             self.defaults if defaults is None else defaults,
@@ -161,6 +155,10 @@ class RuleSet:
         tier = self.tier_of(context) if self.tiers or given.tier is not None else DEFAULT_TIER
         subjects, present = identified(context)
         shape: RequestShape = (raw, method, tier, present)
+        if given.attributes is not None:
+            own = attribute_subjects(given.attributes, self.attributes)
+            subjects.update(own)
+            shape = (raw, method, tier, (present, *sorted(own)))
         cached = self.cache.get(shape)
         if cached is not None:
             keys = self.completed(subjects, cached.path)
@@ -170,7 +168,7 @@ class RuleSet:
 
     def holds(self, match: CachedMatch, context: ContextFields, keys: dict[str, str]) -> bool:
         """Whether an earlier result holds for a request with these subjects: no rule is for exactly one of them."""
-        if match.exact and not match.holds_for(keys):
+        if (match.exact or match.composites) and not match.holds_for(keys):
             return False
         return context.client is None or context.client not in self.clients
 
@@ -186,10 +184,11 @@ class RuleSet:
         match_shape: MatchShape = (tuple(tables), raw is None, method, tier, present)
         match = self.matches.get(match_shape)
         if match is not None and self.holds(match, context, keys):
-            self.add_to_cache(shape, CachedMatch(path, match.exact, match.winners))
+            self.add_to_cache(shape, CachedMatch(path, match.exact, match.composites, match.winners))
             return [(counter_key(entry, keys), entry) for entry in match.winners]
         best: dict[str, CompiledRule] = {}
         cacheable = not self.defaults.policy_key
+        composites: list[ExactComposite] = []
         for table in tables:
             for dimension, subject in keys.items():
                 found = table.exact.get(subject)
@@ -201,6 +200,7 @@ class RuleSet:
                     found = by_tier.get(table_tier)
                     if found is not None and not _compete(best, found, tier, method, now_us):
                         cacheable = False
+            cacheable = self.find_composites(table, keys, best, composites, shape, now_us) and cacheable
         if context.client is not None:
             cacheable = cacheable and context.client not in self.clients
             if not self.knows_client(context.client, now_us):
@@ -212,10 +212,41 @@ class RuleSet:
         if len(chosen) > 1:
             chosen.sort(key=_order)
         if cacheable:
-            match = CachedMatch(path, [t.exact for t in tables if t.exact], [entry for _, entry in chosen])
+            winners = [entry for _, entry in chosen]
+            match = CachedMatch(path, [t.exact for t in tables if t.exact], composites, winners)
             self.matches[match_shape] = match
             self.add_to_cache(shape, match)
         return chosen
+
+    def find_composites(
+        self,
+        table: RuleTable,
+        keys: dict[str, str],
+        best: dict[str, CompiledRule],
+        composites: list[ExactComposite],
+        shape: RequestShape,
+        now_us: int,
+    ) -> bool:
+        """Let the rules of a table for several dimensions together compete. Adds those that have exact parts to
+        `composites`; returns whether the result can be cached."""
+        if not table.masks:
+            return True
+        _, method, tier, _ = shape
+        cacheable = True
+        for composite in table.composites(keys):
+            by_tier = table.shared.get(composite.dimension, _NONE)
+            for table_tier in (ANY, tier):
+                found = by_tier.get(table_tier)
+                if found is not None and not _compete(best, found, tier, method, now_us):
+                    cacheable = False
+            if composite.masks:
+                composites.append((table.exact_parts, composite))
+                for subject in composite.subjects(keys):
+                    found = table.exact_parts.get(subject)
+                    if found is not None:
+                        cacheable = False
+                        _compete(best, found, tier, method, now_us)
+        return cacheable
 
     def add_to_cache(self, shape: RequestShape, match: CachedMatch) -> None:
         raw = shape[0]
@@ -227,21 +258,27 @@ class RuleSet:
         return self.for_subject("user", user, now_us)
 
     def for_subject(self, dimension: str, identifier: str, now_us: int) -> list[ResolvedRule]:
-        """The same of another dimension whose rules have identifiers; clients and keys without own rules get the
-        defaults."""
-        text = check_text(dimension, identifier)
-        subject = f"{dimension}:{subject_address(text) if dimension == 'ip' else text}"
-        tier = self.tiers.get(identifier, DEFAULT_TIER) if dimension == "user" else DEFAULT_TIER
+        """The same of another dimension whose rules have identifiers, or of a composite one (`org,model` and
+        `acme,large`, as `join_parts` joins them); clients and keys without own rules get the defaults."""
+        keys = subjects_of(dimension, identifier)
+        user = keys.get("user")
+        tier = DEFAULT_TIER if user is None else self.tiers.get(user[5:], DEFAULT_TIER)
+        names = sorted(keys, key=dimension_order)
+        wanted = ",".join(names)
+        parts = [part_subject(name, keys[name]) for name in names]
         best: dict[str, CompiledRule] = {}
         for entry in self.entries.values():
-            if entry.dimension == dimension and (entry.subject is None or entry.subject == subject):
+            if entry.dimension != wanted:
+                continue
+            exact = keys[wanted] if entry.parts is None else composite_subject(names, parts, entry.mask)
+            if entry.subject is None or entry.subject == exact:
                 _compete(best, [entry], tier, entry.method, now_us)
         if dimension == "client" and not self.knows_client(identifier, now_us):
             for entry in self.default_clients:
                 best.setdefault(entry.counter, entry)
         if dimension == "key" and not any(map(_is_policy, best.values())):
             best[self.default_policy.counter] = self.default_policy
-        chosen = [(counter_key(entry, {dimension: subject}), entry) for entry in best.values()]
+        chosen = [(counter_key(entry, keys), entry) for entry in best.values()]
         chosen.sort(key=_order)
         return chosen
 
@@ -262,7 +299,10 @@ class RuleSet:
 
     def keys(self, context: ContextFields, path: str | None) -> dict[str, str]:
         """The subjects of a request: one for each dimension that it has a value of."""
-        return self.completed(identified(context)[0], path)
+        subjects = identified(context)[0]
+        if context.attributes is not None:
+            subjects.update(attribute_subjects(context.attributes, None))
+        return self.completed(subjects, path)
 
     def completed(self, subjects: dict[str, str], path: str | None) -> dict[str, str]:
         """These subjects, with those that every request with this path has, and with its policy key."""
@@ -298,6 +338,7 @@ class _RuleSetEdit:
         self.trie: TrieEditor[RuleTable] = TrieEditor(old.trie)
         self.names = dict(old.names)
         self.clients = dict(old.clients)
+        self.attributes = dict(old.attributes)
 
     def add(self, rule: Rule, precedence: int) -> None:
         self.rules[rule.rule_id] = rule
@@ -311,6 +352,8 @@ class _RuleSetEdit:
         self.put_table(pattern, table)
         if _configures(entry):
             self.clients[rule.identifier] = (*self.clients.get(rule.identifier, ()), entry)
+        for name in _attributes_of(entry):
+            self.attributes[name] = self.attributes.get(name, 0) + 1
 
     def remove(self, rule_id: str) -> None:
         self.rules.pop(rule_id, None)
@@ -326,6 +369,10 @@ class _RuleSetEdit:
             self.clients[client] = tuple(other for other in self.clients[client] if other is not entry)
             if not self.clients[client]:
                 del self.clients[client]
+        for name in _attributes_of(entry):
+            self.attributes[name] -= 1
+            if not self.attributes[name]:
+                del self.attributes[name]
 
     def table(self, pattern: Pattern) -> RuleTable:
         """The pattern's table, copied if it is shared, so that it may be changed."""
@@ -344,17 +391,10 @@ class _RuleSetEdit:
             self.names.pop(pattern.key, None)
 
 
-def identified(context: ContextFields) -> tuple[dict[str, str], int]:
-    """The subjects that a request itself names, by dimension, and a bit for each of them."""
-    values: tuple[object, ...] = _identifiers(context)  # of any type at runtime
-    found: dict[str, str] = {}
-    present = 0
-    for value, (bit, attribute, dimension, prefix) in zip(values, _IDENTIFIED, strict=True):
-        if value is not None:
-            text = check_text(attribute, value)
-            found[dimension] = prefix + (subject_address(text) if dimension == "ip" and ":" in text else text)
-            present |= bit
-    return found, present
+def _attributes_of(entry: CompiledRule) -> list[str]:
+    """The attributes of requests that a rule uses."""
+    names = [entry.dimension] if entry.parts is None else entry.parts
+    return [name for name in names if name not in DIMENSION_NAMES]
 
 
 def _is_policy(entry: CompiledRule) -> bool:
@@ -393,30 +433,6 @@ def _ends_sooner(entry: CompiledRule, rival: CompiledRule) -> bool:
     return entry.expires_us is not None and rival.expires_us is not None and entry.expires_us < rival.expires_us
 
 
-def counter_key(entry: CompiledRule, keys: dict[str, str]) -> str:
-    """The key of a rule's counter for a request with these subjects. No subject looks like a digest."""
-    key = keys[entry.dimension]
-    if entry.dimension == "api" and entry.api is not None:
-        key = entry.api
-    if len(key) > MAX_KEY_BYTES // 4 and len(key.encode("utf-8", "surrogatepass")) > MAX_KEY_BYTES:
-        return f"{entry.dimension}#sha256:{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
-    return key
-
-
-def _order(chosen: ResolvedRule) -> tuple[bool, int, str, str, tuple[float, str]]:
+def _order(chosen: ResolvedRule) -> tuple[bool, int, str, str, tuple[float, str], str]:
     entry = chosen[1]
     return entry.shadow, *entry.order
-
-
-def check_text(name: str, value: object) -> str:
-    """The text, if it can be an identifier; TypeError or ValueError if not."""
-    if not isinstance(value, str):
-        raise input_error(TypeError, name, f"must be text or None, not {type(value).__name__}")  # it may be a secret
-    if not value and name != "path":
-        raise input_error(ValueError, name, "must not be empty: leave it out when it is not known")
-    if name != "path" and len(value) > MAX_VALUE_BYTES // 4:
-        size = len(value.encode("utf-8", "surrogatepass"))
-        if size > MAX_VALUE_BYTES:
-            reason = f"is {size} bytes long; the maximum is {MAX_VALUE_BYTES}: use a digest of it"
-            raise input_error(ValueError, name, reason)
-    return value

@@ -19,10 +19,12 @@ __all__ = [
     "TIMESTAMP",
     "FieldSpec",
     "Kind",
+    "boolean",
     "choice",
     "request_schema",
     "response_schema",
     "text",
+    "text_or_list",
     "whole",
 ]
 
@@ -64,6 +66,21 @@ def text(max_bytes: int = 1024) -> Kind:
         return fields.text(spec.name, spec.default, required=spec.required, maximum=max_bytes)
 
     return Kind(read, lambda: {"type": "string"})
+
+
+def text_or_list(read: Callable[[Fields, FieldSpec], Any], max_items: int) -> Kind:
+    """Text, or a list of texts."""
+    items: Schema = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": max_items}
+    return Kind(read, lambda: {"anyOf": [{"type": "string"}, items]})
+
+
+def boolean() -> Kind:
+    """True or false."""
+
+    def read(fields: Fields, spec: FieldSpec) -> Any:
+        return fields.boolean(spec.name, spec.default)
+
+    return Kind(read, lambda: {"type": "boolean"})
 
 
 def whole(minimum: int = 0, maximum: int = MAX_INTEGER) -> Kind:

@@ -1,7 +1,8 @@
 """Logs of JSON objects, one to a line, with a mapping of fields; among them Envoy's access log.
 
 Each field of a request has names that it is known by in common logs, tried in order; `--field user=request.user_id`
-names another. A name with dots is looked up as it is, then level by level.
+names another. A name with dots is looked up as it is, then level by level. `--field attributes.org=request.org` maps an
+own dimension.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from crestgate.core.bounds import MAX_COST
+from crestgate.core.dimensions import is_attribute_name
 from crestgate.errors import ConfigError
 from crestgate.simulate.bad_lines import BadLines, LineError
 from crestgate.simulate.combined import split_request_line, strip_query
@@ -48,6 +50,8 @@ ENVOY_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "method": ("method", ":method"),
     "request": (),
 }
+ATTRIBUTES: Final = "attributes."
+"""Prefix of the fields that are attributes."""
 Lookup = tuple[str, tuple[str, ...]]
 """A name, and its levels."""
 
@@ -60,6 +64,11 @@ class JsonReader:
         self._bad = bad
         self._lookups = {field: [_lookup(one) for one in fields.get(field, ())] for field in FIELDS}
         self._texts = [(field, self._lookups[field]) for field in ("user", "api_key", "client", "tier", "key")]
+        self._attributes = [
+            (field.removeprefix(ATTRIBUTES), [_lookup(one) for one in names])
+            for field, names in fields.items()
+            if field.startswith(ATTRIBUTES)
+        ]
 
     def read(self, first: int, lines: list[str]) -> list[LoggedRequest]:
         """The requests of some lines; `first` is the number of the first line."""
@@ -107,6 +116,11 @@ class JsonReader:
                 if value is not None:
                     setattr(request, field, value)
                     known = True
+        for field, names in self._attributes:
+            value = _text(data, field, names)
+            if value is not None:
+                request.attributes = {**(request.attributes or {}), field: value}
+                known = True
         if not known:
             raise LineError(f"nothing to match: no path ({_names(lookups['path'])}), no ip, user or key")
         cost = _find(data, lookups["cost"])
@@ -121,10 +135,11 @@ def read_mapping(options: Sequence[str], defaults: Mapping[str, Sequence[str]]) 
     for option in options:
         field, equals, path = option.partition("=")
         field = field.strip().lower().replace("-", "_")
-        if field not in FIELDS or not equals or not path.strip():
+        own = field.startswith(ATTRIBUTES) and is_attribute_name(field.removeprefix(ATTRIBUTES))
+        if (field not in FIELDS and not own) or not equals or not path.strip():
             raise ConfigError(
                 f"--field is NAME=PATH, such as user=request.user_id, with NAME one of {', '.join(FIELDS)}, "
-                f"not {option!r}"
+                f"attributes.NAME, not {option!r}"
             )
         fields[field] = (path.strip(),)
     return fields

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import final
 
 __all__ = ["LoggedRequest"]
@@ -12,7 +13,9 @@ __all__ = ["LoggedRequest"]
 class LoggedRequest:
     """One line of a log. It has the fields of a RequestContext, without its checks: there are millions."""
 
-    __slots__ = ("api_key", "client", "cost", "ip", "key", "line", "method", "path", "tier", "time_us", "user")
+    __slots__ = (
+        *("api_key", "attributes", "client", "cost", "ip", "key", "line", "method", "path", "tier", "time_us", "user"),
+    )
 
     def __init__(
         self,
@@ -27,6 +30,7 @@ class LoggedRequest:
         tier: str | None = None,
         key: str | None = None,
         cost: int = 1,
+        attributes: Mapping[str, str] | None = None,
     ) -> None:
         self.time_us = time_us
         """Microseconds since the epoch."""
@@ -41,3 +45,4 @@ class LoggedRequest:
         self.tier = tier
         self.key = key
         self.cost = cost
+        self.attributes = attributes

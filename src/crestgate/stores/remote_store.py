@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from crestgate.core.algorithms.algorithm import Algorithm
 from crestgate.runtime.clock import Clock
@@ -60,7 +61,7 @@ class RemoteStore:
         """A placeholder for a plan of the store itself, if it has plans: see server_side_limits.py."""
         return None
 
-    def rules_for(self, context: Mapping[str, str]) -> Member | None:
+    def rules_for(self, context: Mapping[str, Any]) -> Member | None:
         """A placeholder for all rules of the store that match a request, if it has rules; its cost is set later."""
         return None
 

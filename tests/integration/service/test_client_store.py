@@ -13,6 +13,8 @@ import httpx
 import pytest
 
 from crestgate import AsyncLimiter, ConfigError, Decision, Limit, Limiter, RequestContext, StoreError
+from crestgate.http.header_options import HeaderStyle
+from crestgate.http.headers import rate_limit_headers
 from crestgate.testing.conformance import STRANGE_KEYS
 from integration.service.api_helpers import make_key
 from integration.service.service_process import Service
@@ -37,6 +39,14 @@ def plans_and_rules(admin: httpx.Client) -> Iterator[None]:
             "window_seconds": 86400,
             "endpoint_pattern": "/far",
             "mode": "shadow",
+        },
+        {
+            "rule_id": "far-orgs",
+            "dimension": ["org", "model"],
+            "identifier": ["*", "large"],
+            "limit": 2,
+            "window_seconds": 3600,
+            "headers": False,
         },
     ]
     for name, limits in plans.items():
@@ -248,6 +258,16 @@ def test_rules_of_the_service_decide_a_request(limiter: Limiter, key: str) -> No
     assert [len(d.parts) for d in decisions] == [1, 1, 1]
     peeked = limiter.peek_request(context)
     assert (peeked.allowed, peeked.remaining) == (False, 0)
+
+
+def test_attributes_and_hidden_limits(limiter: Limiter, key: str) -> None:
+    context = RequestContext(attributes={"org": key, "model": "large"})
+    decisions = [limiter.check_request(context) for _ in range(3)]
+    assert [decision.allowed for decision in decisions] == [True, True, False]
+    headers = dict(rate_limit_headers(decisions[2], HeaderStyle(), 0))
+    assert set(headers) == {b"retry-after"}
+    with pytest.raises(ValueError, match=r"attributes has the name 'Org'"):
+        limiter.check_request(RequestContext(attributes={"Org": key}))
 
 
 def test_request_without_a_rule_is_allowed(limiter: Limiter) -> None:

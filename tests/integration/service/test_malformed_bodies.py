@@ -99,6 +99,8 @@ WHOLE: list[Any] = ["x", "5 apples", True, [], {}, -1, 1.5, 10**30, "1e400", "-1
 """Values that are not whole numbers; the last three are sent as numbers, not as strings."""
 NUMBER: list[Any] = ["x", True, [], {}, "1e400"]
 UNKNOWN: list[Any] = ["nonsense", "\0", "é" * 2000]
+NOT_NAMES: list[Any] = [5, 1.5, True, [], {}, {"a": 1}]
+"""Values that are neither text nor a list of names."""
 
 FIELDS: list[tuple[str, str, dict[str, Any], dict[str, list[Any]]]] = [
     ("POST", "/api/v1/check", CHECK, {"key": [*TEXT, ""], "plans": [5, "canary", [5], [None], {}, []], "cost": WHOLE}),
@@ -112,8 +114,9 @@ FIELDS: list[tuple[str, str, dict[str, Any], dict[str, list[Any]]]] = [
     ("POST", "/ratelimiter/verify-api-limit", {"clientId": "canary", "apiName": "a", "methodName": "GET"},
      {"clientId": [*TEXT, "", None], "apiName": TEXT, "methodName": TEXT, "nonsense": [1]}),
     ("POST", "/api/v1/rules", RULE, {
-        "rule_id": [*TEXT, "é" * 2000], "name": [*TEXT, "n" * 5000], "dimension": [*TEXT, None, *UNKNOWN],
-        "identifier": TEXT, "endpoint_pattern": [*TEXT, "/a/**/b", "/" + "a" * 10_000], "method": TEXT,
+        "rule_id": [*TEXT, "é" * 2000], "name": [*TEXT, "n" * 5000],
+        "dimension": [*NOT_NAMES, None, "usr", *UNKNOWN[1:]], "identifier": [*NOT_NAMES, ["a", "b"]],
+        "headers": [5, "no", []], "endpoint_pattern": [*TEXT, "/a/**/b", "/" + "a" * 10_000], "method": TEXT,
         "tier": TEXT, "algorithm": [*TEXT, *UNKNOWN], "limit": [*WHOLE, None],
         "window_seconds": [*NUMBER, None, 0, -5, "9" * 400], "burst": WHOLE, "mode": [*TEXT, *UNKNOWN],
         "on_store_error": [*TEXT, *UNKNOWN], "expires_at": [True, [], {}, "tomorrow", -5, "1e400"], "nonsense": [1],

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from crestgate.core.redaction import digest
 from unit.cli.conftest import Run
 from unit.cli.fake_service import TOKEN, fake_service
 
@@ -38,6 +39,25 @@ def test_denial_exits_with_1_and_says_what_would_change_it(run: Run) -> None:
     assert done.out.startswith("would be denied by orders: retry after")
     assert "- an override for user 42: crestgate override 42 orders 4 --for 2h" in done.out.splitlines()
     assert run("explain", *REQUEST, "--cost", "0").code == 0
+
+
+def test_attributes(run: Run, folder: Path) -> None:
+    rules = """
+    - {rule_id: acme, dimension: [org, model], identifier: [acme, "*"], limit: 2, window_seconds: 3600}
+    - {rule_id: others, dimension: [org, model], limit: 1, window_seconds: 3600}
+    """
+    (folder / "crestgate.yaml").write_text(f"store: sqlite:///counters.db?timeout_ms=30000\nrules: {rules}")
+    request = ("--attr", "org=acme", "--attr", "model=large", "--config", "crestgate.yaml")
+    assert [run("check", *request).code for _ in range(3)] == [0, 0, 1]
+    explained = json.loads(run("explain", *request, "--json").out)
+    (applies, lost) = explained["rules"]
+    assert (applies["dimension"], applies["identifier"]) == (["org", "model"], ["acme", "*"])
+    assert (applies["counter"]["key"], lost["identifier"]) == (digest("model:large|org:acme"), "*")
+    assert run("reset", *request).code == 0
+    assert run("peek", *request).code == 0
+    for wrong in ("org", "=acme"):
+        assert "--attr is NAME=VALUE" in run("explain", "--attr", wrong).err
+    assert "twice" in run("explain", "--attr", "org=a", "--attr", "org=b").err
 
 
 @pytest.mark.usefixtures("applied")

@@ -80,7 +80,7 @@ def test_file_that_is_named_twice_is_read_once(run: Run, folder: Path) -> None:
 
 def test_all_mistakes_are_reported_and_nothing_is_written(run: Run, folder: Path) -> None:
     (folder / "bad.yaml").write_text(
-        "rules:\n  - {rule_id: a, dimension: moon, limit: 1, window_seconds: 1}\nplan: {}\n"
+        "rules:\n  - {rule_id: a, dimension: usr, limit: 1, window_seconds: 1}\nplan: {}\n"
     )
     (folder / "worse.yaml").write_text("plans:\n  gold: many\n")
     for command in ("apply", "diff"):

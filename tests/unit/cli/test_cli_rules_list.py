@@ -50,7 +50,8 @@ def test_list_filters(filters: str, ids: list[str], run: Run, applied: None) -> 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ("--dimension moon", "--dimension is one of user, apikey, client, ip, key, api, global, not 'moon'"),
+        ("--dimension moon!", "--dimension is one of user, apikey, client, ip, key, api, global, not 'moon!'"),
+        ("--dimension org,moon!", "--dimension is one of user, apikey, client, ip, key, api, global, not 'moon!'"),
         ("--mode loud", "--mode is one of enforce, shadow, disabled, not 'loud'"),
         ("--json --yaml", "--json or --yaml, not both"),
         ("--all", "--all requires --yaml, and excludes --dimension and --mode"),

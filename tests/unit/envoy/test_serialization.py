@@ -33,7 +33,7 @@ descriptors:
     value: gold
     shadow_mode: true
     metadata: {tier: {name: gold}}
-    rate_limit: {unit: day, unit_multiplier: 2, requests_per_unit: 9}
+    rate_limit: {unit: day, unit_multiplier: 2, requests_per_unit: 9, headers: false}
 """
 OTHER = """
 domain: other

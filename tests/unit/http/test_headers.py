@@ -16,6 +16,7 @@ from crestgate.errors import ConfigError
 from crestgate.http import headers as module
 from crestgate.http.header_options import HeaderStyle
 from crestgate.http.headers import HEADERS, header_name, rate_limit_headers
+from crestgate.http.problem import exceeded
 from crestgate.rules.compat.rule_ids import derived_id
 from crestgate.testing import FakeClock
 
@@ -198,6 +199,66 @@ def test_shadow_rules_are_not_in_headers() -> None:
     headers = headers_of(decision)
     assert [name for name, _ in items(headers["ratelimit"])] == ["real"]
     assert headers["x-ratelimit-limit"] == "5"
+
+
+def hidden(decision: Decision) -> Decision:
+    decision.algorithm.in_headers = False
+    return decision
+
+
+def test_hidden_limit_is_in_no_header() -> None:
+    shown, ceiling = decided("5/hour", "shown", remaining=4), hidden(decided("3/hour", "ceiling", remaining=2))
+    headers = headers_of(combine((ceiling, shown), True))
+    assert headers == headers_of(shown)
+    assert headers_of(ceiling) == {}
+
+
+def test_denial_by_a_hidden_limit_has_retry_after_and_the_tightest_visible_limit() -> None:
+    loose, tight = decided("9/hour", "loose", remaining=8), decided("5/hour", "tight", remaining=3)
+    ceiling = hidden(decided("3/hour", "ceiling", False, 0, 7_500_000))
+    headers = headers_of(combine((loose, ceiling, tight), False))
+    assert headers["retry-after"] == "8"
+    assert (headers["x-ratelimit-limit"], headers["x-ratelimit-remaining"]) == ("5", "3")
+    assert headers["ratelimit"] == '"loose";r=8;t=17, "tight";r=3;t=17'
+    assert "ceiling" not in str(headers)
+    assert headers_of(ceiling) == {"retry-after": "8"}
+    assert headers_of(hidden(decided("0/hour", "ceiling", False, 0, None))) == {}
+
+
+def test_denial_by_hidden_and_visible_limits() -> None:
+    visible = decided("5/hour", "visible", False, 0, 2_000_000)
+    ceiling = hidden(decided("3/hour", "ceiling", False, 0, 9_000_000))
+    headers = headers_of(combine((ceiling, visible), False))
+    assert (headers["retry-after"], headers["x-ratelimit-limit"]) == ("9", "5"), "waiting 2 s would not help"
+    assert headers["ratelimit"] == '"visible";r=0;t=2'
+
+
+def test_hidden_limit_is_not_in_the_problem_document() -> None:
+    ceiling = hidden(decided("3/hour", "ceiling", False, 0, 7_500_000))
+    visible = decided("5/hour", "visible", False, 0, 2_000_000)
+    both = exceeded(combine((ceiling, visible), False), now_us=0)
+    assert (both["detail"], both["violated-policies"]) == (
+        "rate limit exceeded (visible): retry after 8 s",
+        ["visible"],
+    )
+    alone = exceeded(ceiling, now_us=0)
+    assert (alone["status"], alone["violated-policies"]) == (429, [])
+    assert alone["detail"] == "rate limit exceeded: retry after 8 s"
+
+
+def test_rule_without_headers() -> None:
+    rules = (
+        "[{rule_id: real, dimension: ip, limit: 5, window_seconds: 60},"
+        " {rule_id: ceiling, dimension: global, limit: 1, window_seconds: 60, headers: false}]"
+    )
+    with Limiter.from_config(environ={"CRESTGATE_RULES": rules}) as limiter:
+        first, second = (limiter.check_request(RequestContext(ip="192.0.2.1")) for _ in range(2))
+    assert (first.name, second.name, second.allowed) == ("ceiling", "ceiling", False)
+    assert headers_of(first)["x-ratelimit-limit"] == "5"
+    headers = headers_of(second)
+    assert (headers["x-ratelimit-limit"], headers["x-ratelimit-remaining"]) == ("5", "4")
+    assert int(headers["retry-after"]) > 0
+    assert "ceiling" not in str(headers)
 
 
 def test_headers_have_no_policy_or_client_key() -> None:

@@ -66,6 +66,36 @@ def test_rules_use_all_attributes_of_a_request(gate_of: Made) -> None:
     assert passes(layer, 5, peer="198.51.100.1") == 5
 
 
+OWN = """
+rules:
+  - {name: per org and model, dimension: [org, model], limit: 2, window_seconds: 60, algorithm: fixed_window}
+  - {name: acme, dimension: [org, model], identifier: [acme, "*"], limit: 3, window_seconds: 60,
+     algorithm: fixed_window}
+"""
+
+
+def test_attributes_of_a_request(gate_of: Made) -> None:
+    layer = gate_of(OWN, attributes=lambda request: {"org": request.headers.get("x-org"), "model": 7, "none": " "})
+    assert passes(layer, 9, headers={"X-Org": "umbrella"}) == 2
+    assert passes(layer, 9, headers={"X-Org": "acme"}) == 3
+    assert passes(layer, 9, headers={"X-Org": "x" * 5000}) == 2, "a digest of it"
+    assert passes(layer, 4) == 4, "no org, so no rule applies"
+    request = layer_request(layer, "/", headers={"X-Org": "acme"})
+    assert layer.context(request).attributes == {"org": "acme", "model": "7"}
+
+
+def test_attributes_without_any(gate_of: Made) -> None:
+    layer = gate_of(OWN, attributes=lambda: None)
+    assert layer.context(layer_request(layer, "/")).attributes is None
+    assert gate_of(OWN).context(layer_request(layer, "/")).attributes is None
+
+
+def test_attributes_must_be_a_mapping(gate_of: Made) -> None:
+    layer = gate_of(OWN, attributes=lambda: ["org"])
+    with pytest.raises(TypeError, match="must return a mapping of names to text"):
+        layer.context(layer_request(layer, "/"))
+
+
 def test_costs_exemptions_and_methods_of_the_layer_apply(gate_of: Made) -> None:
     layer = gate_of(cost=lambda: 2, exempt="/free", methods=["GET"])
     assert passes(layer, 3, logged_in="alice") == 1

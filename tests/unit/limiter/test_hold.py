@@ -31,7 +31,7 @@ def give_back(gate: RuleLimiter, holding: Hold) -> Decision:
     return decision
 
 
-def prepare(gate: RuleLimiter, cost: int = 1, **fields: str) -> PendingCheck:
+def prepare(gate: RuleLimiter, cost: int = 1, **fields: Any) -> PendingCheck:
     return gate.limiter.prepare_request(Op.TAKE, RequestContext(**fields), cost)
 
 

@@ -54,7 +54,7 @@ def test_messages_do_not_clash_with_other_definitions_and_need_no_grpcio() -> No
     [
         (
             "crestgate.v1.CheckRequest",
-            "identifier=1 dimension=2 endpoint=3 cost=4 timestamp=5 key=6 plans=7 method=8",
+            "identifier=1 dimension=2 endpoint=3 cost=4 timestamp=5 key=6 plans=7 method=8 attributes=9",
         ),
         (
             "crestgate.v1.CheckResponse",

@@ -3,10 +3,10 @@
 A case is text, so that it can be read beside the contract:
 
     rules     one a line: its rule_id, its dimension, then what differs from the defaults: all identifiers, every
-              path, method and tier, 60 seconds, no expiry:
+              path, method and tier, 60 seconds, no expiry; with commas, dimension and identifier are lists:
                   for=42  on=/orders/*  method=GET  tier=gold  5s  shadow  disabled  ends=+10 (seconds from now)
                   limit=100  burst=5  algorithm=gcra  on_store_error=closed
-    request   the fields of a request context: user=42 path=/orders method=GET
+    request   the fields of a request context: user=42 path=/orders method=GET; @org=acme is an attribute
     chain     one a line, in order: the rule_id, the key of its counter, the counter's name
 
 Expected values are written out, never computed.
@@ -65,6 +65,8 @@ def rules_of(text: str) -> list[Rule]:
 def one_rule(line: str) -> Rule:
     rule_id, dimension, *settings = line.split()
     data: dict[str, Any] = {"rule_id": rule_id, "dimension": dimension, "limit": 100, "window_seconds": 60}
+    if "," in dimension:
+        data["dimension"] = dimension.split(",")
     for setting in settings:
         name, _, value = setting.partition("=")
         if name in ("shadow", "disabled"):
@@ -72,7 +74,7 @@ def one_rule(line: str) -> Rule:
         elif name == "ends":
             data["expires_at"] = NOW_US / 1_000_000 + float(value)
         elif name == "for":
-            data["identifier"] = value
+            data["identifier"] = value.split(",") if "," in value else value
         elif name == "on":
             data["endpoint_pattern"] = value
         elif name in ("limit", "burst"):
@@ -87,7 +89,10 @@ def one_rule(line: str) -> Rule:
 
 
 def context_of(text: str) -> RequestContext:
-    return RequestContext(**dict(cut(setting) for setting in text.split()))
+    fields = dict(cut(setting) for setting in text.split())
+    attributes = {name.removeprefix("@"): value for name, value in fields.items() if name.startswith("@")}
+    known: dict[str, Any] = {name: value for name, value in fields.items() if not name.startswith("@")}
+    return RequestContext(**known, attributes=attributes or None)
 
 
 def cut(setting: str) -> tuple[str, str]:

@@ -6,7 +6,8 @@ from unit.rules.cases import Case
 from unit.rules.competing_cases import COMPETING
 from unit.rules.defaults_cases import DEFAULTS
 from unit.rules.matching_cases import MATCHING
+from unit.rules.own_dimension_cases import OWN_DIMENSIONS
 
 __all__ = ["CASES"]
 
-CASES: list[Case] = [*MATCHING, *COMPETING, *DEFAULTS]
+CASES: list[Case] = [*MATCHING, *COMPETING, *DEFAULTS, *OWN_DIMENSIONS]

@@ -44,6 +44,17 @@ def test_create_refuses_an_existing_rule(editor: Editor) -> None:
     assert ids(editor) == ["a", "b", "c", "d", "e"]
 
 
+def test_create_refuses_an_equal_rule_of_several_dimensions(editor: Editor) -> None:
+    editor.create(one_rule("a org,model for=acme,*"))
+    with pytest.raises(ConflictError, match="rule 'b' would be as specific as rule 'a' in the same slot"):
+        editor.create(one_rule("b model,org for=*,acme"))
+    editor.create(one_rule("b org,model for=*,large"))
+    editor.create(one_rule("c org,model for=acme,large"))
+    editor.create(one_rule("d org for=acme"))
+    assert editor.rule("a").to_data()["identifier"] == ["acme", "*"]
+    assert ids(editor) == ["a", "b", "c", "d"]
+
+
 def test_replace(editor: Editor, repository: MemoryRepository) -> None:
     editor.create(one_rule("a user"))
     repository.clock.advance(5)

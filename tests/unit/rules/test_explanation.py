@@ -40,6 +40,9 @@ def verdicts(*rules: Rule, **options: Any) -> dict[str, RuleVerdict]:
         (rule("it", tier="free"), "it is for tier free, and the request's is gold"),
         (rule("it", identifier="43"), "it is for user 43"),
         (rule("it", dimension="ip"), "the request has no ip"),
+        (rule("it", dimension="org"), "the request has no org"),
+        (rule("it", dimension=["org", "user", "ip"]), "the request has no org and no ip"),
+        (rule("it", dimension=["user", "org"], identifier=["43", "*"]), "the request has no org; it is for user 43"),
         (rule("it", mode="disabled"), "it is disabled"),
         (rule("it", BEFORE), "it expired at 2023-11-14T22:13:19Z"),
         (rule("it", NOW_US), "it expired at 2023-11-14T22:13:20Z"),
@@ -58,6 +61,51 @@ def test_reasons_of_rules_that_do_not_match(other: Rule, reason: str) -> None:
 def test_api_key_of_a_rule_is_shown_as_a_digest() -> None:
     (verdict,) = explain(rule("it", dimension="apikey", identifier="swordfish")).verdicts
     assert verdict.reason == f"it is for apikey {client_id_from_api_key('swordfish')}"
+
+
+OWN = RequestContext(user="42", api_key="hunter2", attributes={"org": "acme", "model": "large", "other": "1"})
+
+
+def test_own_dimensions_are_explained() -> None:
+    both = ["org", "model"]
+    found = verdicts(
+        rule("every", dimension=both),
+        rule("gold", dimension=both, tier="gold"),
+        rule("acme", dimension=both, identifier=["acme", "*"]),
+        rule("large", dimension=both, identifier=["*", "large"]),
+        rule("exact", dimension=["model", "org"], identifier=["large", "acme"]),
+        rule("missed", dimension=both, identifier=["umbrella", "large"]),
+        rule("single", dimension="org", identifier="acme"),
+        rule("off", dimension="other", mode="disabled"),
+        context=OWN,
+    )
+    assert {name: (one.status, one.reason) for name, one in found.items()} == {
+        "exact": ("applies", "is for exactly this model and exactly this org; wins over 3 other rules of its slot"),
+        "single": ("applies", "is for exactly this org"),
+        "every": ("lost", "lost to exact: an exact identifier beats *"),
+        "acme": ("lost", "lost to exact: 2 exact parts beat 1"),
+        "large": ("lost", "lost to exact: 2 exact parts beat 1"),
+        "gold": ("not_matched", "it is for tier gold, and the request's is free"),
+        "missed": ("not_matched", "it is for org umbrella and model large"),
+        "off": ("not_matched", "it is disabled"),
+    }
+
+
+def test_of_as_many_exact_parts_those_written_first_win() -> None:
+    both = ["org", "model"]
+    found = verdicts(
+        rule("acme", dimension=both, identifier=["acme", "*"]),
+        rule("large", dimension=both, identifier=["*", "large"]),
+        context=OWN,
+    )
+    assert found["acme"].reason == "is for every model and exactly this org; wins over 1 other rule of its slot"
+    assert found["large"].reason == "lost to acme: of as many exact parts, those written first win: org"
+
+
+def test_api_key_in_a_list_is_shown_as_a_digest() -> None:
+    secret = rule("it", dimension=["apikey", "org"], identifier=["swordfish", "acme"])
+    (verdict,) = explain(secret, context=OWN).verdicts
+    assert verdict.reason == f"it is for apikey {client_id_from_api_key('swordfish')} and org acme"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from crestgate.core.context import RequestContext
@@ -47,6 +48,63 @@ def compared_rules(rules: RuleSet) -> list[str]:
                 entries += table.shared.get(dimension, {}).get(tier, ())
             found += [entry.rule.rule_id for entry in entries]
     return sorted(found)
+
+
+OWN = RequestContext(user="alice", path="/x", attributes={"org": "acme", "model": "large"})
+
+
+def own_dimensions(count: int) -> list[dict[str, Any]]:
+    """Rules for other values, names and lists of attributes than those of the request."""
+    kinds: list[dict[str, Any]] = [
+        {"dimension": "org", "identifier": "org-{n}"},
+        {"dimension": "name_{n}"},
+        {"dimension": ["org", "model"], "identifier": ["org-{n}", "*"]},
+        {"dimension": ["org", "model"], "identifier": ["org-{n}", "large"]},
+        {"dimension": ["org", "name_{n}"]},
+        {"dimension": ["user", "org", "z_{n}"], "identifier": ["*", "acme", "*"]},
+        {"dimension": ["a_{n}", "model"]},
+    ]
+    made = []
+    for n in range(count):
+        kind = json.loads(json.dumps(kinds[n % len(kinds)]).replace("{n}", str(n)))
+        made.append({"rule_id": f"rule-{n}", **kind, **COMMON})
+    return made
+
+
+OWN_APPLYING: list[dict[str, Any]] = [
+    {"rule_id": "both", "dimension": ["org", "model"], "identifier": ["acme", "*"], **COMMON},
+    {"rule_id": "org", "dimension": "org", **COMMON},
+    {"rule_id": "user-org", "dimension": ["user", "org"], **COMMON},
+]
+
+
+def work(count: int) -> list[int]:
+    """Lookups in the tables of composite dimensions, and subjects that are tried."""
+    rules = RuleSet.empty().edited(map(Rule.read, own_dimensions(count) + OWN_APPLYING))
+    assert [entry.rule.rule_id for _, entry in rules.resolve(OWN, 0)] == ["both", "org", "user-org"]
+    lookups = 0
+
+    class Counting(dict[str, Any]):
+        def get(self, *args: Any) -> Any:
+            nonlocal lookups
+            lookups += 1
+            return super().get(*args)
+
+    def watch(node: Any) -> None:
+        for child in node.children.values():
+            watch(child)
+        node.children = Counting(node.children)
+
+    keys = rules.keys(OWN, OWN.path)
+    assert rules.every is not None
+    rules.every.composites(keys)  # builds the index
+    watch(rules.every._index.root)  # type: ignore[union-attr]  # as above
+    found = rules.every.composites(keys)
+    return [lookups, len(found), sum(len(one.subjects(keys)) for one in found)]
+
+
+def test_work_for_own_dimensions_does_not_grow_with_the_rule_set() -> None:
+    assert work(70) == work(10_000)
 
 
 def test_compared_rules_do_not_grow_with_the_rule_set() -> None:

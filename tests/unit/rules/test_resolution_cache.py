@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +24,11 @@ def resolve(rules: RuleSet, context: RequestContext, now_us: int = NOW_US) -> li
 
 def other_caller(context: RequestContext) -> RequestContext:
     """The context of another caller, of the same shape."""
-    others = {name: "10.9.9.9" if name == "ip" else "stranger" for name in CALLERS if getattr(context, name)}
+    others: dict[str, Any] = {
+        name: "10.9.9.9" if name == "ip" else "stranger" for name in CALLERS if getattr(context, name)
+    }
+    if context.attributes is not None:
+        others["attributes"] = dict.fromkeys(context.attributes, "stranger")
     return replace(context, **others)
 
 
@@ -87,8 +92,8 @@ lines = st.builds(
     lambda dimension, identifier, where, method, tier, window, ends, shadow: " ".join(
         filter(None, [dimension, identifier, where, method, tier, window, ends, shadow])
     ),
-    st.sampled_from(["user", "ip", "apikey", "client", "api", "global", "key"]),
-    st.sampled_from(["", "", "for=1", "for=2"]),
+    st.sampled_from(["user", "ip", "apikey", "client", "api", "global", "key", "org", "org,user", "user,model,org"]),
+    st.sampled_from(["", "", "for=1", "for=2", "for=1,*", "for=*,1", "for=1,2", "for=*,1,2", "for=2,*,*"]),
     st.sampled_from(["", "on=/orders", "on=/orders/*", "on=/{x}", "on=orders"]),
     st.sampled_from(["", "method=GET"]),
     st.sampled_from(["", "tier=gold", "tier=free"]),
@@ -106,6 +111,7 @@ contexts = st.builds(
     path=st.none() | paths,
     method=st.sampled_from([None, "GET", "get", "PUT"]),
     tier=st.sampled_from([None, "gold"]),
+    attributes=st.none() | st.dictionaries(st.sampled_from(["org", "model", "unused"]), names, max_size=3),
 )
 
 
@@ -114,8 +120,12 @@ def distinct(texts: list[str]) -> list[Rule]:
     rules: dict[str | None, Rule] = {}
     for number, text in enumerate(texts):
         settings = text.split()
-        if settings[0] in ("api", "global"):  # these have no identifier
-            settings = [setting for setting in settings if not setting.startswith("for=")]
+        parts = settings[0].count(",")
+        settings = [
+            setting
+            for setting in settings
+            if not setting.startswith("for=") or (settings[0] not in ("api", "global") and setting.count(",") == parts)
+        ]
         rule = one_rule(f"r{number} {' '.join(settings)}")
         rules.setdefault(rule.unique_key, rule)
     return list(rules.values())

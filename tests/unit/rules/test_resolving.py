@@ -64,7 +64,8 @@ def test_defaults_of_unknown_clients_and_keys() -> None:
 def test_longest_identifier_has_its_own_counter(dimension: str) -> None:
     rules = RuleSet.empty().edited([one_rule(f"a {dimension.replace('_', '')}")], defaults=Defaults(client=()))
     values = ["k" * 1024, "k" * 1023 + "l", "é" * 512]
-    keys = {rules.resolve(RequestContext(**{dimension: value}), NOW_US)[0][0] for value in values}
+    contexts: list[dict[str, Any]] = [{dimension: value} for value in values]
+    keys = {rules.resolve(RequestContext(**context), NOW_US)[0][0] for context in contexts}
     assert len(keys) == 3
     assert all(len(key.encode()) <= 1024 for key in keys)
 
@@ -83,7 +84,8 @@ def test_identifier_cannot_collide_with_a_digest() -> None:
     for key, entry in long:
         value = key.partition(":")[2]
         field = "user" if entry.dimension == "user" else "path"
-        assert key not in [other for other, _ in rules.resolve(RequestContext(**{field: value}), NOW_US)]
+        context: dict[str, Any] = {field: value}
+        assert key not in [other for other, _ in rules.resolve(RequestContext(**context), NOW_US)]
 
 
 def test_long_pattern_has_its_own_name() -> None:
@@ -113,6 +115,22 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"tier": 7}, TypeError, "tier must be text or None, not int"),
     ({"tier": ["gold"]}, TypeError, "tier must be text or None"),
     ({"tier": ""}, ValueError, "tier must not be empty"),
+    ({"attributes": ["org"]}, TypeError, "attributes must be a mapping or None, not list"),
+    ({"attributes": {f"a{n}": "x" for n in range(17)}}, ValueError, "attributes has 17 names; the maximum is 16"),
+    (
+        {"attributes": {"Org": "x"}},
+        ValueError,
+        "attributes has the name 'Org': an attribute's name matches [a-z][",
+    ),
+    ({"attributes": {"a" * 33: "x"}}, ValueError, "attributes has the name 'aaaa"),
+    ({"attributes": {"user": "x"}}, ValueError, "attributes has the name 'user'"),
+    ({"attributes": {"api_key": "x"}}, ValueError, "attributes has the name 'api_key'"),
+    ({"attributes": {"": "x"}}, ValueError, "attributes has the name ''"),
+    ({"attributes": {7: "x"}}, ValueError, "attributes has the name int"),
+    ({"attributes": {"org": ""}}, ValueError, "attributes.org must not be empty"),
+    ({"attributes": {"org": 7}}, TypeError, "attributes.org must be text or None, not int"),
+    ({"attributes": {"org": None}}, TypeError, "attributes.org must be text or None, not NoneType"),
+    ({"attributes": {"org": "k" * 1025}}, ValueError, "attributes.org is 1025 bytes long; the maximum is 1024"),
 ]
 
 
@@ -121,6 +139,55 @@ def test_invalid_contexts_are_refused(fields: dict[str, Any], kind: type[Excepti
     with pytest.raises(kind) as caught:
         RuleSet.empty().resolve(RequestContext(**fields), NOW_US)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_attributes_are_validated_whether_rules_use_them_or_not(used: bool) -> None:
+    rules = RuleSet.empty().edited([one_rule("a org" if used else "a model")])
+    assert resolve(rules, "@other=1") == []
+    with pytest.raises(ValueError, match=r"attributes\.org is 1025 bytes long"):
+        rules.resolve(RequestContext(attributes={"org": "k" * 1025}), NOW_US)
+
+
+TRICKY = [*"ab*%|,é /{", "a|b", "%7C", "%2A", "org:a", "a|model:b", "a,b", "%2C", "\x00"]
+
+
+def test_composite_counters_never_collide() -> None:
+    """All pairs of values, in both parts; also with those of single dimensions that look like them."""
+    rules = RuleSet.empty().edited(rules_of("both org,model\none org\ntwo model"))
+    counters = [
+        (key, entry.algorithm.name)
+        for org in TRICKY
+        for model in TRICKY
+        for key, entry in rules.resolve(RequestContext(attributes={"org": org, "model": model}), NOW_US)
+    ]
+    assert len(set(counters)) == len(TRICKY) ** 2 + 2 * len(TRICKY)
+
+
+def test_long_parts_have_their_own_counter() -> None:
+    rules = RuleSet.empty().edited([one_rule("a org,model")])
+    pairs = [("o" * 1024, "m" * 1024), ("o" * 1024, "m" * 1023 + "n"), ("o" * 600, "m" * 600)]
+    keys = {
+        rules.resolve(RequestContext(attributes={"org": org, "model": model}), NOW_US)[0][0] for org, model in pairs
+    }
+    assert len(keys) == 3
+    assert all(key.startswith("model,org#sha256:") and len(key) <= 1024 for key in keys)
+
+
+def test_long_dimensions_have_their_own_name() -> None:
+    names = [f"{letter}{'x' * 31}" for letter in "abcdefgh"]
+    counters = {one_rule(f"a {','.join(some)}").counter for some in (names, names[:7], [*names[:7], "short"])}
+    assert len(counters) == 3
+    assert all(len(name) <= 200 for name in counters)
+
+
+def test_attributes_that_no_rule_uses_any_more_are_forgotten() -> None:
+    rules = RuleSet.empty().edited(rules_of("a org\nb org,model\nc team disabled"))
+    assert rules.attributes == {"org": 2, "model": 1}
+    rules = rules.edited([one_rule("b org,user")])
+    assert rules.attributes == {"org": 2}
+    assert rules.edited([], ["a", "b"]).attributes == {}
+    assert resolve(rules, "@model=x @org=y user=z") == [("a", "org:y"), ("b", "user:z|org:y")]
 
 
 def test_empty_path_is_the_root() -> None:

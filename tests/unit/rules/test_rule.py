@@ -81,7 +81,7 @@ def test_example_of_the_spec() -> None:
     assert rule is not None
     assert list(rule.to_data()) == list(data)
     assert Rule.stored(rule.body(), 3, 1_769_860_800_000_000, 1_769_860_800_000_000).to_data() == data
-    assert set(data) | {"calendar", "timezone", "origin", "store"} == set(RULE_FIELDS)
+    assert set(data) | {"calendar", "timezone", "origin", "store", "headers"} == set(RULE_FIELDS)
 
 
 # -- fields that have several spellings -----------------------------------------------------------------------------
@@ -89,6 +89,10 @@ def test_example_of_the_spec() -> None:
 SPELLINGS: list[tuple[str, object, object]] = [
     *(("dimension", spelling, "apikey") for spelling in ("apikey", "API_KEY", "api_key", "Api-Key", "ApiKey")),
     *(("dimension", one.enum_name, one.name) for one in IDENTIFIED),
+    ("dimension", "Org", "org"),
+    ("dimension", ["org"], "org"),
+    ("dimension", ["ORG", "Api_Key"], "org,apikey"),
+    ("identifier", ["42"], "42"),
     ("algorithm", "sliding_window", "sliding_window_counter"),
     ("algorithm", "Sliding_Window", "sliding_window_counter"),
     ("algorithm", "TOKEN_BUCKET", "token_bucket"),
@@ -199,6 +203,49 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"dimension": "usr"},
         "dimension: must be one of user, apikey, client, ip, key, api, global, not 'usr'; did you mean 'user'?",
     ),
+    (
+        {"dimension": "cost center"},
+        "dimension: must be one of user, apikey, client, ip, key, api, global, or the name of an attribute "
+        "([a-z][a-z0-9_]{0,31}), not 'cost center'",
+    ),
+    ({"dimension": []}, "dimension: must name 1 to 8 dimensions, not 0"),
+    ({"dimension": [f"a{n}" for n in range(9)]}, "dimension: must name 1 to 8 dimensions, not 9"),
+    ({"dimension": ["org", "Org"]}, "dimension[1]: names org twice: name each dimension once"),
+    (
+        {"dimension": ["org", "global"]},
+        "dimension[1]: global counts all callers together, and adds nothing to others: leave it out",
+    ),
+    (
+        {"dimension": ["org", "usr"]},
+        "dimension[1]: must be one of user, apikey, client, ip, key, api, global, not 'usr'; did you mean 'user'?",
+    ),
+    ({"dimension": ["org", 7]}, "dimension[1]: must be one of user, apikey, client, ip, key, api, global, not 7"),
+    (
+        {"dimension": ["org", "model"], "identifier": "acme"},
+        "identifier: must be '*', or a list with an identifier or '*' for each of org, model, not 'acme'",
+    ),
+    (
+        {"dimension": ["org", "model"], "identifier": ["acme"]},
+        "identifier: must be '*', or a list with an identifier or '*' for each of org, model, not a list of 1",
+    ),
+    (
+        {"dimension": ["org", "model"], "identifier": ["acme", 7]},
+        "identifier[1]: must be text, not 7: write it in quotes, '7'",
+    ),
+    (
+        {"dimension": ["org", "model"], "identifier": ["acme", ""]},
+        "identifier[1]: must not be empty: write a string, or leave it out",
+    ),
+    (
+        {"dimension": ["org", "api"], "identifier": ["acme", "/x"]},
+        "identifier[1]: a rule of dimension api has none: leave it out, write the path as endpoint_pattern",
+    ),
+    (
+        {"dimension": ["org", "ip"], "identifier": ["*", "10.0.0.0/8"]},
+        "identifier[1]: must be one address, not the network '10.0.0.0/8': write '*' for every address",
+    ),
+    ({"dimension": "org", "identifier": ["a", "b"]}, "identifier: must be one identifier, because org is one"),
+    ({"headers": "no"}, "headers: must be true or false, not 'no'"),
     ({"dimension": 1}, "dimension: must be one of user, apikey, client, ip, key, api, global, not 1"),
     ({"limit": None}, "limit: is missing: write "),
     ({"limit": -1}, "limit: must be a whole number"),
@@ -288,6 +335,26 @@ def test_errors_are_reported_with_their_path() -> None:
     assert Rule.read(MINIMAL, "rules[4]", problems) is not None, "an earlier error does not affect this rule"
 
 
+def test_list_of_dimensions() -> None:
+    rule = read(dimension=["org", "User"], identifier=["a,b", "*"])
+    assert (rule.dimensions, rule.identifiers) == (("org", "user"), ("a,b", "*"))
+    data = rule.to_data()
+    assert (data["dimension"], data["identifier"]) == (["org", "user"], ["a,b", "*"])
+    assert rule.counter == "rule|user,org|*|60|*"
+    same = read(dimension=["user", "org"], identifier=["*", "a,b"])
+    assert same.unique_key == rule.unique_key
+    every = read(dimension=["org", "user"], identifier=["*", "*"])
+    assert every == read(dimension=["org", "user"])
+    assert every.to_data()["identifier"] == "*"
+
+
+def test_hidden_rule() -> None:
+    assert "headers" not in read(headers=True).to_data()
+    hidden = read(headers=False)
+    assert hidden.to_data()["headers"] is False
+    assert Rule.read(hidden.body()) == hidden != read()
+
+
 # -- round trips ----------------------------------------------------------------------------------------------------
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -295,7 +362,10 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
 
 @st.composite
 def any_rules(draw: st.DrawFn) -> Rule:
-    dimension = draw(st.sampled_from(DIMENSION_NAMES))
+    names = [*DIMENSION_NAMES, "org", "model"]
+    dimension = draw(st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True))
+    if len(dimension) > 1 and "global" in dimension:
+        dimension.remove("global")
     bucket = draw(st.booleans())
     limit = draw(st.integers(0, 10_000))
     rule = Rule.read(
@@ -303,7 +373,9 @@ def any_rules(draw: st.DrawFn) -> Rule:
             "rule_id": draw(st.text(st.sampled_from("abé/:.% "), min_size=1, max_size=9).map(lambda text: f"r{text}r")),
             "name": draw(st.none() | texts),
             "dimension": dimension,
-            "identifier": "*" if dimension in ("api", "global", "ip") else draw(st.just("*") | texts),
+            "identifier": [
+                "*" if name in ("api", "global", "ip") else draw(st.just("*") | texts) for name in dimension
+            ],
             "endpoint_pattern": draw(st.sampled_from(["*", "/a/*", "/{id}/x", "list", "/", "a/b"])),
             "method": draw(st.sampled_from(["*", "get", "PUT"])),
             "tier": draw(st.just("*") | texts),
@@ -314,6 +386,7 @@ def any_rules(draw: st.DrawFn) -> Rule:
             "mode": draw(st.sampled_from(["enforce", "shadow", "disabled", None])),
             "on_store_error": draw(st.sampled_from(["open", "closed", "local", None])),
             "expires_at": draw(st.none() | st.integers(0, 253_402_300_799) | st.floats(0, 2e9)),
+            "headers": draw(st.sampled_from([None, True, False])),
             "origin": draw(st.none() | st.dictionaries(texts, st.integers() | texts, max_size=2)),
         }
     )
@@ -335,7 +408,7 @@ def test_serialized_rule_is_parsed_back(rule: Rule) -> None:
 def test_rules_share_a_unique_key_only_if_equally_specific_in_one_slot(one: Rule, other: Rule) -> None:
     def slot(rule: Rule) -> tuple[object, ...]:
         lasting = rule.expires_us is None
-        return rule.counter, rule.identifier, rule.tier, lasting
+        return rule.counter, dict(zip(rule.dimensions, rule.identifiers, strict=True)), rule.tier, lasting
 
     if one.unique_key is None:
         assert one.mode == "disabled"

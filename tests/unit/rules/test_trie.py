@@ -137,17 +137,20 @@ IDENTIFIERS = {
     "key": "12",
     "api": (),
     "global": (),
+    "org": ("1", "a|b"),
+    "model": "12",
 }
+COMPOSITES = [["org", "model"], ["model", "org"], ["user", "org"], ["api", "org"], ["org", "ip", "user"]]
 
 
 @st.composite
 def rules(draw: st.DrawFn) -> Rule:
-    dimension = draw(st.sampled_from(list(IDENTIFIERS)))
+    dimensions = draw(st.sampled_from([[name] for name in IDENTIFIERS] + COMPOSITES))
     rule = Rule.read(
         {
             "rule_id": draw(st.sampled_from("abcdefghijklmnop")),
-            "dimension": dimension,
-            "identifier": draw(st.sampled_from(["*", *IDENTIFIERS[dimension]])),
+            "dimension": dimensions,
+            "identifier": [draw(st.sampled_from(["*", *IDENTIFIERS[name]])) for name in dimensions],
             "endpoint_pattern": draw(patterns),
             "method": draw(st.sampled_from(["*", "*", "GET", "PUT"])),
             "tier": draw(st.sampled_from(["*", "*", "free", "gold"])),
@@ -182,6 +185,8 @@ contexts = st.builds(
     method=st.sampled_from([None, "GET", "PUT"]),
     tier=st.sampled_from([None, None, "gold", "silver"]),
     key=st.sampled_from([None, "1", "3"]),
+    attributes=st.none()
+    | st.dictionaries(st.sampled_from(["org", "model", "other"]), st.sampled_from(["1", "2", "*", "a|b", "%7C"])),
 )
 tier_maps = st.dictionaries(st.sampled_from("12"), st.sampled_from(["free", "gold"]))
 

@@ -59,6 +59,8 @@ class Algorithm:
     """The endpoint pattern of the rule that this limit is of; None if it is not of a rule."""
     store: str | None
     """The name of the store that its counters are in; None for the limiter's own."""
+    in_headers: bool
+    """Whether the headers of responses show this limit."""
     capacity: i64
     """Maximum use at one time, in requests."""
     ceiling: i64
@@ -95,6 +97,7 @@ class Algorithm:
         self.label = name
         self.endpoint = None
         self.store = None
+        self.in_headers = True
         self.capacity = capacity
         self.ceiling = capacity if capacity else -1
         self.tick = tick

@@ -172,7 +172,12 @@ def _with_inherited(options: LayerOptions, outer: LimitLayer[AsyncLimiter] | Non
     if outer is None:
         return options
     identity = outer.identity
-    inherited: LayerOptions = {"user": identity.user, "tier": identity.tier, "client": identity.client}
+    inherited: LayerOptions = {
+        "user": identity.user,
+        "tier": identity.tier,
+        "client": identity.client,
+        "attributes": identity.attributes,
+    }
     inherited["default_algorithm"] = outer.default_algorithm
     return {**inherited, "api_key_header": identity.api_key_header, "on_denied": outer.on_denied, **options}
 

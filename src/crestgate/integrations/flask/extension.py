@@ -45,9 +45,9 @@ class Crestgate:
 
     `limiter`, and the options that all integrations have (`key`, `cost`, `exempt`, `methods`, `when`, `dry_run`,
     `wait`, `on_denied`, `headers`, `reset`, `default_algorithm`, `trusted_proxies`, `user`, `tier`, `client`,
-    `api_key_header`), apply to all limits; a view may have its own. `key_func` is another name of `key`, and `strategy`
-    of `default_algorithm`, with Flask-Limiter's values too ("fixed-window", "moving-window"). Callables are
-    called with the request, or without it if they take no argument: `flask.request` and `g` are available. Without
+    `attributes`, `api_key_header`), apply to all limits; a view may have its own. `key_func` is another name of `key`,
+    and `strategy` of `default_algorithm`, with Flask-Limiter's values too ("fixed-window", "moving-window"). Callables
+    are called with the request, or without it if they take no argument: `flask.request` and `g` are available. Without
     `application_limits`, the limiter's rules are checked, if it has any.
 
     Defaults of the arguments in `app.config`:

@@ -17,7 +17,8 @@ from crestgate.loader.fields import Fields, Problems
 from crestgate.rules.compat.clients import GLOBAL, TYPES, UNITS, ClientLimit, client_limit_of, read_client
 from crestgate.rules.compiled_rule import CompiledRule
 from crestgate.rules.rule import Rule
-from crestgate.rules.ruleset import RuleSet, counter_key
+from crestgate.rules.ruleset import RuleSet
+from crestgate.rules.subjects import counter_key
 from crestgate.service.admin.bodies import JsonBody
 from crestgate.service.admin.compat_models import ClientLimits, ClientOfLimits, Configuration, LimitNames, WriteResult
 from crestgate.service.admin.context import AdminContext, ContextDep, EditorDep

@@ -31,8 +31,10 @@ class ExplainedRule(Model):
 
     rule_id: str
     name: str
-    dimension: str
-    identifier: Annotated[str, Field(description="A digest in place of an API key.")]
+    dimension: str | list[str]
+    identifier: Annotated[
+        str | list[str], Field(description="A digest in place of an API key; for a list of dimensions `*` or a list.")
+    ]
     endpoint_pattern: str
     method: str
     tier: str

@@ -9,7 +9,7 @@ from fastapi import Query as QueryParameters
 from pydantic import Field
 from starlette.responses import Response
 
-from crestgate.core.dimensions import parse_dimension
+from crestgate.core.dimensions import parse_dimensions
 from crestgate.errors import NotFoundError, Problem, StaleVersionError, ValidationError
 from crestgate.rules.rule import Rule
 from crestgate.service.admin.bodies import JsonBody
@@ -29,7 +29,9 @@ router = APIRouter(tags=["rules"])
 class RulesQuery(PageQuery):
     """Filter and page of rules."""
 
-    dimension: Annotated[str | None, Field(description="Only those of this dimension.")] = None
+    dimension: Annotated[
+        str | None, Field(description="Only those of this dimension; of several together: `org,model`.")
+    ] = None
     identifier: Annotated[str | None, Field(description="Only those for exactly this identifier, or `*`.")] = None
     tier: Annotated[str | None, Field(description="Only those for exactly this tier, or `*`.")] = None
     mode: Annotated[str | None, Field(description="Only those of this mode.")] = None
@@ -38,7 +40,7 @@ class RulesQuery(PageQuery):
     def wants(self, rule: Rule, now_us: int) -> bool:
         return (
             (self.expired or rule.expires_us is None or rule.expires_us > now_us)
-            and (self.dimension is None or parse_dimension(self.dimension) == rule.dimension)
+            and (self.dimension is None or parse_dimensions(self.dimension) == rule.slot_dimension)
             and (self.identifier is None or self.identifier == rule.identifier)
             and (self.tier is None or self.tier == rule.tier)
             and (self.mode is None or self.mode.lower() == rule.mode)

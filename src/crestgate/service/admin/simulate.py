@@ -16,6 +16,7 @@ from fastapi import APIRouter
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from crestgate.core.dimensions import join_parts
 from crestgate.core.redaction import client_id_from_api_key
 from crestgate.errors import NotFoundError, Problem, ValidationError
 from crestgate.loader.fields import Fields, Problems
@@ -92,11 +93,17 @@ def _with_digests(rules: RuleSet) -> RuleSet:
 
 
 def _names_key(rule: Rule) -> bool:
-    return rule.dimension == "apikey" and rule.identifier != ANY
+    return ("apikey", ANY) not in rule.parts and "apikey" in rule.dimensions
 
 
 def _with_digest(rule: Rule) -> Rule:
-    return replace(rule, identifier=client_id_from_api_key(rule.identifier)) if _names_key(rule) else rule
+    if not _names_key(rule):
+        return rule
+    parts = [
+        client_id_from_api_key(identifier) if name == "apikey" else identifier
+        for name, identifier in zip(rule.dimensions, rule.identifiers, strict=True)
+    ]
+    return replace(rule, identifier=join_parts(parts) if rule.is_composite else parts[0])
 
 
 def _changed(current: RuleSet, changed: Sequence[Rule]) -> RuleSet:
@@ -159,6 +166,6 @@ def _requests(traffic: Sequence[TrafficFile], bits: int, from_us: int) -> list[L
     rows = [row for one in traffic for row in one.rows if row[0] >= from_us and not row[2] & mask]
     rows.sort(key=lambda row: row[0])
     return [
-        LoggedRequest(time_us, 0, ip, user, path, method, api_key=api_key, client=client, tier=tier, key=key, cost=cost)
-        for time_us, cost, _, ip, user, api_key, client, path, method, tier, key in rows[-MAX_REQUESTS:]
+        LoggedRequest(time_us, 0, ip, user, path, method, api_key, client, tier, key, cost, attributes)
+        for time_us, cost, _, ip, user, api_key, client, path, method, tier, key, attributes in rows[-MAX_REQUESTS:]
     ]

@@ -2,7 +2,7 @@
 """The three forms of a check, and how they are prepared for the limiter.
 
     {"dimension": "USER", "identifier": "42", "endpoint": "/api/v1/orders", "method": "GET", "cost": 1}
-    {"context": {"ip": …, "user": …, "api_key": …, "client": …, "path": …, "method": …}, "cost": 1}
+    {"context": {"ip": …, "user": …, "api_key": …, "client": …, "path": …, "method": …, "attributes": {…}}, "cost": 1}
     {"key": "user:42", "plans": ["gold", "daily"], "cost": 1}
 
 Whatever is wrong is an InvalidRequestError with the field, before anything is decided.
@@ -45,12 +45,12 @@ MAX_COUNTERS: Final = 100
 """Of one check: all of them are decided in one step, and everybody else waits for it."""
 
 FORMS: Final = (
-    "write one of {dimension, identifier, endpoint, method}, {context: {ip, user, api_key, client, path, method}} or "
-    "{key, plans}"
+    "write one of {dimension, identifier, endpoint, method}, {context: {ip, user, api_key, client, path, method, "
+    "attributes}} or {key, plans}"
 )
 RESET_FORMS: Final = (
-    "write one of {dimension, identifier, endpoint, method}, {context: {ip, user, api_key, client, path, method}}, "
-    "{key, plans} or {domain, descriptors: [{entries: [{key, value}]}]}"
+    "write one of {dimension, identifier, endpoint, method}, {context: {ip, user, api_key, client, path, method, "
+    "attributes}}, {key, plans} or {domain, descriptors: [{entries: [{key, value}]}]}"
 )
 GOES_INTO_A_BATCH: Final = "goes into a batch: send it to /api/v1/check/batch"
 ATTRIBUTES: Final = {one.name: one.attribute for one in IDENTIFIED if one.attribute is not None}
@@ -175,10 +175,12 @@ def _subject_context(check: CheckBody, name: str) -> ContextBody:
         return ContextBody(path=path, method=method)
     attribute = ATTRIBUTES.get(dimension)
     if attribute is not None:
-        fields: dict[str, str | None] = {attribute: identifier, "path": path, "method": method}
+        fields: dict[str, Any] = {attribute: identifier, "path": path, "method": method}
         return ContextBody(**fields)
     raise InvalidRequestError(
-        "dimension", f"must be one of {', '.join([one.enum_name for one in DIMENSIONS])}, not {name!r}"
+        "dimension",
+        f"must be one of {', '.join([one.enum_name for one in DIMENSIONS])}, not {name!r}: own dimensions are "
+        "context.attributes",
     )
 
 

@@ -50,7 +50,7 @@ MAX_CACHED: Final = 4096
 LimitNote = tuple[int, int, int | None, str, str, bool]
 """A limit's count, period in microseconds, burst and algorithm; its label; whether it binds."""
 
-_encode: Final = msgspec.msgpack.Encoder().encode
+_encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 _note: Final = msgspec.msgpack.Decoder(tuple[int, list[list[LimitNote]]])
 _algorithms: dict[LimitNote, Algorithm] = BoundedCache(MAX_CACHED)
 

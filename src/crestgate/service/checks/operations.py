@@ -384,3 +384,5 @@ def _describe(counter: Counter, member: Member) -> None:
     counter.label = algorithm.label
     counter.limit = str(algorithm.limit)
     counter.binds = member.binds
+    if not algorithm.in_headers:
+        counter.headers = False

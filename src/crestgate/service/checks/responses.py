@@ -58,6 +58,8 @@ def _numbers(decision: Decision, now_us: int) -> DecisionBody:
     position = decision.queue_position
     if position is not None:
         answer.queue_position = position
+    if not algorithm.in_headers:
+        answer.headers = False
     return answer
 
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from crestgate.core.bounds import MAX_COST
+from crestgate.core.dimensions import ATTRIBUTE_PATTERN, MAX_ATTRIBUTES
 
 __all__ = [
     "BatchBody",
@@ -57,6 +58,14 @@ class ContextBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_
     method: Name | None = None
     tier: Annotated[Name | None, documented("Of the user, where the caller knows it better.")] = None
     key: Name | None = None
+    attributes: Annotated[
+        dict[str, Name] | None,
+        documented(
+            "Own dimensions by name, such as `org`.",
+            maxProperties=MAX_ATTRIBUTES,
+            propertyNames={"pattern": f"^{ATTRIBUTE_PATTERN}$"},
+        ),
+    ] = None
 
 
 class CounterBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True, gc=False):
@@ -156,6 +165,7 @@ class DecisionBody(msgspec.Struct, gc=False):
     state: Annotated[str, documented(enum=["normal", "warning", "throttled"])]
     delay: Annotated[float, documented("Seconds an admitted request should wait (leaky bucket).", minimum=0)]
     queue_position: Annotated[int | UnsetType, documented("Of leaky buckets only.", minimum=0, default=0)] = UNSET
+    headers: Annotated[bool | UnsetType, documented("false: not for clients, so no header may show it.")] = UNSET
     parts: Annotated[list[DecisionBody] | UnsetType, documented("When several limits applied, in order.")] = UNSET
     shadows: Annotated[list[DecisionBody] | UnsetType, documented("What shadow rules would have said.")] = UNSET
 
@@ -182,6 +192,7 @@ class Counter(msgspec.Struct, omit_defaults=True, gc=False):
     label: str | UnsetType = UNSET
     limit: str | UnsetType = UNSET
     binds: bool | UnsetType = UNSET
+    headers: Annotated[bool | UnsetType, documented("false: headers of responses must not show it.")] = UNSET
 
 
 class Counters(msgspec.Struct):

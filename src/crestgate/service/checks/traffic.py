@@ -49,8 +49,9 @@ MAX_DROPPED: Final = 200
 SLICE: Final = 500
 
 Text = str | None
-RecordedRow = tuple[int, int, int, Text, Text, Text, Text, Text, Text, Text, Text]
-"""Time, cost, the hash that it is sampled by, ip, user, api_key (a digest), client, path, method, tier, key."""
+RecordedRow = tuple[int, int, int, Text, Text, Text, Text, Text, Text, Text, Text, dict[str, str] | None]
+"""Time, cost, the hash that it is sampled by, ip, user, api_key (a digest), client, path, method, tier, key, and the
+attributes."""
 
 
 Entry = tuple[int, int, int, ContextFields]
@@ -201,7 +202,8 @@ def is_long(context: ContextFields) -> bool:
     for value in (context.user, context.api_key, context.client, context.key, context.ip, context.tier, context.method):
         if value is not None and len(value) > MAX_VALUE:
             return True
-    return False
+    attributes = context.attributes
+    return attributes is not None and max(map(len, attributes.values()), default=0) > MAX_VALUE
 
 
 def row_of(time_us: int, cost: int, hashed: int, context: ContextFields) -> RecordedRow:
@@ -212,4 +214,5 @@ def row_of(time_us: int, cost: int, hashed: int, context: ContextFields) -> Reco
         client = digest if client == api_key else client
         api_key = digest
     named = (context.ip, context.user, api_key, client, context.path, context.method, context.tier, context.key)
-    return (time_us, cost, hashed, *named)
+    attributes = context.attributes
+    return (time_us, cost, hashed, *named, None if attributes is None else dict(attributes))

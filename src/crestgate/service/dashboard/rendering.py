@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import crestgate
+from crestgate.core.dimensions import DIMENSION_NAMES, is_attribute_name, join_parts
 from crestgate.rules.rule import Rule
 from crestgate.service.dashboard import words
 from crestgate.service.dashboard.charts import area_chart, bar, sparkline
@@ -63,12 +64,20 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
 
 
 def subject_url(subject: str) -> str | None:
-    """The page of a subject as metrics and history name it: `user:42`. None for `global`, which is no subject, and
-    where a digest stands for the identifier."""
+    """The page of a subject as metrics and history name it: `user:42`, `model:large|org:acme`. None for `global`, which
+    is no subject, and where a digest stands for an identifier."""
     dimension, colon, identifier = subject.partition(":")
-    if identifier.startswith("sha256:"):
+    if not colon or not identifier:
         return None
-    return f"/subjects/{quote(dimension, safe='')}/{quote(identifier, safe='')}" if colon and identifier else None
+    values = [identifier]
+    if "|" in identifier and dimension != "key":  # policy keys have this separator, too
+        pairs = [part.partition(":")[::2] for part in subject.split("|")]
+        if all(is_attribute_name(name) or name in DIMENSION_NAMES for name, _ in pairs):
+            values = [value.replace("%7C", "|").replace("%2A", "*").replace("%25", "%") for _, value in pairs]
+            dimension, identifier = join_parts([name for name, _ in pairs]), join_parts(values)
+    if any(value.startswith("sha256:") for value in values):
+        return None
+    return f"/subjects/{quote(dimension, safe='')}/{quote(identifier, safe='')}"
 
 
 def asset(name: str) -> tuple[bytes, str] | None:

@@ -44,10 +44,9 @@ def scope_in_words(rule: Rule) -> str:
         who = "all requests together"
     elif rule.dimension == "api":
         who = "each endpoint, whoever calls it"
-    elif rule.identifier == "*":
-        who = f"each {rule.dimension}"
     else:
-        who = f"{rule.dimension} {rule.identifier}"
+        named = zip(rule.dimensions, rule.identifiers, strict=True)
+        who = " and ".join([f"each {name}" if value == "*" else f"{name} {value}" for name, value in named])
     if rule.tier != "*":
         who += f" of tier {rule.tier}"
     where = " ".join(part for part in (rule.method, rule.endpoint_pattern) if part != "*")

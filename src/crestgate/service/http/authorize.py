@@ -5,7 +5,8 @@ nginx (`auth_request`), Traefik and Caddy send the headers of that request, with
 their own. The answer is its status: 200, or 429 with the headers that the proxy may pass on to the client. nginx only
 understands 401 and 403 as a refusal, so `?deny_status=403` asks for that.
 
-Who the user is (`X-User-Id`, `X-Client-Id`) is believed of a trusted proxy only: anybody can write a header. An API
+Who the user is (`X-User-Id`, `X-Client-Id`), and own dimensions (`X-Crestgate-Attr-Org: acme` is the attribute `org`),
+are believed of a trusted proxy only: anybody can write a header. An API
 key authenticates by itself further on, so it counts as it is, and names a client where nothing else does. It is a
 secret all the same: whoever reads numbers and logs sees such a client by a digest.
 
@@ -40,6 +41,7 @@ __all__ = ["Authorize"]
 PATHS = (b"x-original-uri", b"x-forwarded-uri")
 METHODS = (b"x-original-method", b"x-forwarded-method")
 IDENTIFYING = frozenset([*PATHS, *METHODS, b"x-api-key", b"x-user-id", b"x-client-id"])
+ATTRIBUTE_PREFIX = b"x-crestgate-attr-"
 
 
 class Authorize:
@@ -53,8 +55,10 @@ class Authorize:
     def __call__(self, call: CallContext, body: bytes) -> HttpResponse | Later:
         checks = self.checks
         status = deny_status(call.scope["query_string"])
-        refuse_conflicting(call.scope["headers"])
-        context = self.context(call.address, call.fields, self.proxies.trusts(call.peer))
+        trusted = self.proxies.trusts(call.peer)
+        has_attributes = trusted and bool(checks.limiter.catalog.current.attributes)  # else no rule is about them
+        refuse_conflicting(call.scope["headers"], has_attributes)
+        context = self.context(call.address, call.fields, trusted, has_attributes)
         try:
             pending = checks.limiter.prepare_request(Op.TAKE, context)
         except (ValueError, TypeError) as error:
@@ -76,7 +80,9 @@ class Authorize:
             return HttpResponse(200, b"", headers)
         return HttpResponse(denied_status, encode_problem(exceeded(decision, denied_status)), headers, PROBLEM)
 
-    def context(self, address: str | None, fields: Mapping[bytes, bytes], trusted: bool) -> RequestContext:
+    def context(
+        self, address: str | None, fields: Mapping[bytes, bytes], trusted: bool, has_attributes: bool = False
+    ) -> RequestContext:
         """The request that a proxy asks about."""
         api_key = _text(fields, b"x-api-key")
         user = _text(fields, b"x-user-id") if trusted else None
@@ -95,6 +101,7 @@ class Authorize:
             client=client or api_key or address,
             path=path,
             method=_agreed(fields, METHODS),
+            attributes=_attributes(fields) if has_attributes else None,
         )
 
 
@@ -119,12 +126,14 @@ def deny_status(query: bytes) -> int:
     return int(value)
 
 
-def refuse_conflicting(headers: Headers) -> None:
+def refuse_conflicting(headers: Headers, has_attributes: bool = False) -> None:
     """Who sends a header twice must not be counted by the one and let in by the other."""
     seen: dict[bytes, bytes] = {}
     for name, value in headers:
-        if name in IDENTIFYING and seen.setdefault(name, trimmed_bytes(value)) != trimmed_bytes(value):
-            raise InvalidRequestError(name.decode(), "appears more than once with different values")
+        if name in IDENTIFYING or (has_attributes and name.startswith(ATTRIBUTE_PREFIX)):
+            text = trimmed_bytes(value)
+            if seen.setdefault(name, text) != text:
+                raise InvalidRequestError(name.decode("latin-1"), "appears more than once with different values")
 
 
 def _agreed(fields: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> str | None:
@@ -138,6 +147,22 @@ def _agreed(fields: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> str | No
             f"{both} have conflicting values: configure the proxy to remove the header it does not set",
         )
     return values[0] if values else None
+
+
+def _attributes(fields: Mapping[bytes, bytes]) -> dict[str, str] | None:
+    """The attributes in the headers of a trusted proxy: `X-Crestgate-Attr-Cost-Center` is `cost_center`."""
+    found: dict[str, str] | None = None
+    for name, value in fields.items():
+        if name.startswith(ATTRIBUTE_PREFIX):
+            text = header_text(value)
+            if text is not None:
+                if found is None:
+                    found = {}
+                attribute = name[len(ATTRIBUTE_PREFIX) :].decode("latin-1").replace("-", "_")
+                if attribute in found:
+                    raise InvalidRequestError(name.decode("latin-1"), "is there in two spellings, with '-' and '_'")
+                found[attribute] = text
+    return found
 
 
 def _text(fields: Mapping[bytes, bytes], name: bytes) -> str | None:

@@ -51,7 +51,11 @@ class CheckEndpoints:
         return self._check(answers) if isinstance(answers, list) else answers.then(self._check)
 
     def _check(self, answers: list[DecisionBody]) -> HttpResponse:
-        return HttpResponse(200, encode(answers[0]), self.state_headers.get(answers[0].state, ()))
+        return self._respond(answers[0])
+
+    def _respond(self, answer: DecisionBody) -> HttpResponse:
+        shown: Headers = () if answer.headers is False else self.state_headers.get(answer.state, ())
+        return HttpResponse(200, encode(answer), shown)
 
     def batch(self, call: CallContext, body: bytes) -> HttpResponse | Later:
         """`POST /api/v1/check/batch`: independent decisions, in one call of the store."""
@@ -67,10 +71,7 @@ class CheckEndpoints:
     def quota(self, call: CallContext, body: bytes) -> HttpResponse | Later:
         """`POST /api/v1/quota`: what a check would be answered; consumes nothing."""
         answer = self.checks.peek(read_check(body))
-        return self._quota(answer) if isinstance(answer, DecisionBody) else answer.then(self._quota)
-
-    def _quota(self, answer: DecisionBody) -> HttpResponse:
-        return HttpResponse(200, encode(answer), self.state_headers.get(answer.state, ()))
+        return self._respond(answer) if isinstance(answer, DecisionBody) else answer.then(self._respond)
 
     async def explain(self, call: CallContext, body: bytes) -> HttpResponse:
         """`POST /api/v1/explain`: the same, with every rule that was considered; consumes nothing."""

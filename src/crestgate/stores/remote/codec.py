@@ -42,7 +42,7 @@ _STANDARD_REASONS = ("ok", "limited", "cost_exceeds_limit", "blocked")
 """Reasons that follow from the numbers."""
 _BATCH_PATH = re.compile(r"^checks\[\d+\](?:: |\.counters\[\d+\]\.\w+: |\.)")
 """The path of an invalid field in the batch, which the caller has not written."""
-_algorithms: dict[tuple[str, str, str], Algorithm] = BoundedCache(MAX_CACHED)
+_algorithms: dict[tuple[str, str, str, bool], Algorithm] = BoundedCache(MAX_CACHED)
 _encoded_limits: dict[Algorithm, str] = BoundedCache(MAX_CACHED)
 
 
@@ -126,10 +126,11 @@ def _members(request: Request, counters: Sequence[dict[str, Any]]) -> Sequence[M
 
 def _real_member(placeholder: Member, counter: dict[str, Any]) -> Member:
     key, limit, name = counter["key"], counter["limit"], counter["name"]
-    label, binds = counter["label"], counter["binds"]
-    if not all(type(text) is str for text in (key, limit, name, label)) or type(binds) is not bool:
+    label, binds, in_headers = counter["label"], counter["binds"], counter.get("headers", True)
+    texts, flags = (key, limit, name, label), (binds, in_headers)
+    if not all(type(text) is str for text in texts) or not all(type(flag) is bool for flag in flags):
         raise MalformedResponseError(f"invalid counter in response: {str(counter)[:200]}")
-    return Member(key, _algorithm(limit, name, label), placeholder.cost, binds)
+    return Member(key, _algorithm(limit, name, label, in_headers), placeholder.cost, binds)
 
 
 def _outcome(algorithm: Algorithm, counter: dict[str, Any]) -> Outcome:
@@ -155,12 +156,13 @@ def parse_problem(document: Any) -> ServiceProblemError | None:
     return ServiceProblemError(document["status"], _BATCH_PATH.sub("", detail[:MAX_DETAIL]))
 
 
-def _algorithm(limit: str, name: str, label: str) -> Algorithm:
-    algorithm = _algorithms.get((limit, name, label))
+def _algorithm(limit: str, name: str, label: str, in_headers: bool) -> Algorithm:
+    algorithm = _algorithms.get((limit, name, label, in_headers))
     if algorithm is None:
         try:
             algorithm = build(Limit.parse(limit), name, label)
         except ConfigError as error:  # a custom algorithm of the service
             raise MalformedResponseError(f"its limit {limit!r} is unknown here: {error}") from None
-        _algorithms[limit, name, label] = algorithm
+        algorithm.in_headers = in_headers
+        _algorithms[limit, name, label, in_headers] = algorithm
     return algorithm

@@ -85,7 +85,7 @@ class ServiceStore(ThreadedStore):
     def plan_of(self, name: str) -> Algorithm:
         return placeholder(name)
 
-    def rules_for(self, context: Mapping[str, str]) -> Member:
+    def rules_for(self, context: Mapping[str, Any]) -> Member:
         return Member(json.dumps(context), placeholder(None), 1)
 
     def connect(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from crestgate.core.context import RequestContext
 from crestgate.service.admin.simulate import ONE_AT_A_TIME
 from unit.service.admin.admin_client import Control
@@ -10,7 +12,7 @@ PER_USER = {"rule_id": "per-user", "dimension": "user", "limit": 3, "window_seco
 BY_KEY = {"rule_id": "gold", "dimension": "apikey", "identifier": "secret", "limit": 1, "window_seconds": 60}
 
 
-def record(control: Control, count: int, **context: str) -> None:
+def record(control: Control, count: int, **context: Any) -> None:
     assert control.parts.traffic is not None
     for _ in range(count):
         control.parts.traffic.record(RequestContext(**context), 1, control.clock.ticks())

@@ -41,6 +41,8 @@ descriptors:
   - key: region
     rate_limit: {unit: minute, requests_per_unit: 5}
     metadata: {tier: {zone: eu, name: other}, first: false}
+  - key: model
+    rate_limit: {unit: hour, requests_per_unit: 2, headers: false}
   - key: grössen
     rate_limit: {unit: minute, requests_per_unit: 4000000000, name: "größte"}
 """
@@ -50,6 +52,29 @@ def headers(answer: Any) -> dict[str, str]:
     pairs = [(header.key, header.value) for header in answer.response_headers_to_add]
     assert len(dict(pairs)) == len(pairs)
     return dict(pairs)
+
+
+def test_hidden_limit_is_in_no_header_and_no_status(proxies: Callable[..., Proxy]) -> None:
+    """Envoy makes headers of statuses with a current_limit, so a hidden one has only its code."""
+    proxy = proxies(style=HeaderStyle())
+    one, two = descriptor("user=a"), descriptor("model=large")
+    both = proxy.check(one, two)
+    assert headers(both)["ratelimit"] == '"edge.user";r=9;t=60'
+    assert [status.HasField("current_limit") for status in both.statuses] == [True, False]
+    assert not both.statuses[1].limit_remaining
+    assert not both.statuses[1].HasField("duration_until_reset")
+    proxy.check(two)
+    denied = proxy.check(one, two)
+    over = messages.RateLimitResponse.Code.Value("OVER_LIMIT")
+    assert (denied.overall_code, denied.statuses[1].code) == (over, over)
+    assert denied.statuses[0].limit_remaining == 9, "all or nothing"
+    shown = headers(denied)
+    assert (shown["x-ratelimit-limit"], shown["x-ratelimit-remaining"]) == ("10", "9")
+    assert int(shown["retry-after"]) > 60
+    assert "model" not in str(shown)
+    overridden = proxy.check(descriptor("model=large", limit=(2, 3)))
+    assert not overridden.statuses[0].HasField("current_limit"), "an override is of the same limit"
+    assert set(headers(overridden)) == {"retry-after"}
 
 
 # -- headers ----------------------------------------------------------------------------------------------------------

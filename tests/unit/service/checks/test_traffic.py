@@ -18,12 +18,14 @@ def test_every_form_of_a_check_under_rules_is_recorded() -> None:
     recorder.record_check(CheckBody(context=ContextBody(user="a", path="/x"), cost=3), NOW)
     recorder.record_check(CheckBody(dimension="IP", identifier="10.0.0.1", endpoint="/y", method="GET"), NOW + 1)
     recorder.record_check(CheckBody(key="k"), NOW + 2)
+    recorder.record_check(CheckBody(context=ContextBody(attributes={"org": "acme"})), NOW + 4)
     recorder.record_check(CheckBody(key="k", plans=["gold"]), NOW + 3)
     rows = recorder.records(NOW).rows
     assert [(row[0] - NOW, row[1], *row[3:]) for row in rows] == [
-        (0, 3, None, "a", None, None, "/x", None, None, None),
-        (1, 1, "10.0.0.1", None, None, None, "/y", "GET", None, None),
-        (2, 1, None, None, None, None, None, None, None, "k"),
+        (0, 3, None, "a", None, None, "/x", None, None, None, None),
+        (1, 1, "10.0.0.1", None, None, None, "/y", "GET", None, None, None),
+        (2, 1, None, None, None, None, None, None, None, "k", None),
+        (4, 1, None, None, None, None, None, None, None, None, {"org": "acme"}),
     ]
 
 

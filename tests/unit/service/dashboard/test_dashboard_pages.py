@@ -66,6 +66,41 @@ def test_edit_keeps_what_was_not_changed(dashboard: Dashboard) -> None:
     assert (rule["limit"], rule["burst"], rule["tier"], rule["window_seconds"]) == (15, 20, "gold", 1)
 
 
+def test_rule_of_several_dimensions(dashboard: Dashboard) -> None:
+    fields = {**RULE, "dimension": "org, model", "identifier": "acme, *", "headers": "false"}
+    assert dashboard.post("/rules/new", fields).headers["location"] == "/rules/orders?done=created"
+    stored = dashboard.control.get("/api/v1/rules/orders").json()
+    assert (stored["dimension"], stored["identifier"]) == (["org", "model"], ["acme", "*"])
+    assert stored["headers"] is False
+    page = dashboard.get("/rules/orders").text
+    assert "for org acme and each model" in page
+    assert "not shown to clients" in page
+    assert "org acme and each model" in dashboard.get("/rules").text
+    edit = dashboard.get("/rules/orders/edit").text
+    assert 'value="org,model"' in edit
+    assert 'value="acme,*"' in edit
+    assert '<option value="false" selected>' in edit
+    assert dashboard.post("/rules/orders/edit", {**fields, "limit": "7", "version": "1"}).status_code == 303
+    wrong = dashboard.post("/rules/new", {**fields, "name": "other", "identifier": "acme"})
+    assert wrong.status_code == 400
+    assert "for each of org, model" in text_of(wrong)
+
+
+def test_subject_of_several_dimensions(dashboard: Dashboard) -> None:
+    dashboard.rule(rule_id="both", dimension=["org", "model"])
+    page = dashboard.get("/subjects/org,model/acme,large")
+    assert page.status_code == 200
+    assert "both" in page.text
+    assert dashboard.get("/subjects/org/acme").status_code == 200
+    assert dashboard.get("/subjects/org,model/acme").status_code == 400
+    assert dashboard.get("/subjects/Org/acme").status_code == 404
+    assert dashboard.post("/subjects/org,model/acme,large/reset", {}).status_code == 303
+    assert subject_url("model:large|org:a%7Cb") == "/subjects/model%2Corg/large%2Ca%7Cb"
+    assert subject_url("key:user:1|route:/x") == "/subjects/key/user%3A1%7Croute%3A%2Fx"
+    explained = dashboard.get("/explain?show=1&attributes=org%3Dacme%2C+model%3Dlarge")
+    assert "is for every model and every org" in explained.text
+
+
 def test_invalid_rule_is_explained_at_its_field(dashboard: Dashboard) -> None:
     response = dashboard.post("/rules/new", {**RULE, "limit": "many", "endpoint_pattern": "/a/**/b"})
     assert response.status_code == 400
@@ -164,7 +199,7 @@ def test_override_says_what_is_wrong(dashboard: Dashboard) -> None:
     assert response.status_code == 400
     assert "limit" in text_of(response)
     assert dashboard.post("/subjects/ip/192.0.2.1/override", fields).status_code == 404
-    assert dashboard.get("/subjects/planet/mars").status_code == 404
+    assert dashboard.get("/subjects/planet!/mars").status_code == 404
 
 
 @pytest.mark.parametrize("dimension", ["user", "ip", "client", "key", "apikey"])

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from crestgate.core.algorithms import ALGORITHMS
 from crestgate.core.calendar_units import CALENDAR_UNITS
-from crestgate.core.dimensions import DIMENSIONS
+from crestgate.core.dimensions import DIMENSIONS, split_parts
 from crestgate.core.failure_policies import FAILURE_POLICIES
 from crestgate.core.limit import CALENDAR_ALGORITHM
 from crestgate.errors import ConflictError, CrestgateError, NotFoundError, ReadOnlyError, ValidationError
@@ -55,6 +55,7 @@ EMPTY = {
     "on_store_error": "",
     "store": "",
     "expires_at": "",
+    "headers": "",
 }
 CHOICES = {
     "dimensions": DIMENSIONS,
@@ -208,6 +209,7 @@ def rule_fields(rule: Rule) -> dict[str, str]:
         fields["window_seconds"] = f"{rule.window_seconds:.6f}".rstrip("0").rstrip(".")
     fields["expires_at"] = format_timestamp(rule.expires_us) or ""
     fields["version"] = str(rule.version)
+    fields |= {"dimension": rule.dimension, "identifier": rule.identifier, "headers": "" if rule.headers else "false"}
     return fields
 
 
@@ -218,6 +220,12 @@ def rule_body(fields: Mapping[str, str]) -> dict[str, Any]:
         value = fields.get(name, "").strip()
         if value:
             body[name] = value
+    if "," in body.get("dimension", ""):
+        body["dimension"] = [name.strip() for name in body["dimension"].split(",")]
+        if "," in body.get("identifier", ""):
+            body["identifier"] = [value.strip() for value in split_parts(body["identifier"])]
+    if fields.get("headers") == "false":
+        body["headers"] = False
     for name in NUMBERS:
         text = without_separators(fields.get(name, "").strip())
         if text:

@@ -8,10 +8,11 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from crestgate.core.dimensions import IDENTIFIED, parse_dimension
+from crestgate.core.dimensions import IDENTIFIED, is_attribute_name, parse_dimensions, split_parts
 from crestgate.core.redaction import digest_api_key
 from crestgate.errors import NotFoundError, Problem, StoreError, ValidationError
-from crestgate.rules.ruleset import DEFAULT_TIER, MAX_VALUE_BYTES, ResolvedRule
+from crestgate.rules.ruleset import DEFAULT_TIER, ResolvedRule
+from crestgate.rules.subjects import MAX_VALUE_BYTES, subject_key
 from crestgate.service.admin import users as api
 from crestgate.service.admin.counters import read_counters
 from crestgate.service.dashboard.forms import without_separators
@@ -30,9 +31,9 @@ DURATIONS = ((60, "a minute"), (900, "15 minutes"), (3600, "an hour"), (7200, "2
 
 async def find(site: Site, request: Request) -> Response:
     """`GET /subjects/?dimension=user&identifier=42`: the form that leads to a subject's page."""
-    dimension = parse_dimension(request.query_params.get("dimension", "user"))
+    dimension = parse_dimensions(request.query_params.get("dimension", "user"))
     identifier = request.query_params.get("identifier", "").strip()
-    if not identifier or dimension not in NAMES:
+    if not identifier or not _is_known(dimension):
         return RedirectResponse("/", 303)
     return RedirectResponse(_url(dimension, identifier), 303)
 
@@ -49,7 +50,7 @@ async def subject(site: Site, request: Request, problem: str = "", status: int =
         decisions = await read_counters(dependencies.limiter, chosen[:MAX_SHOWN])
     except StoreError as error:
         decisions, unavailable = [], str(error)
-    recorded = short_subject(digest_api_key(f"{dimension}:{identifier}"))
+    recorded = short_subject(digest_api_key(subject_key(dimension, identifier)))
     series = await asyncio.to_thread(subject_series, dependencies.history, recorded, now_us)
     counters = [
         (entry.rule, decisions[index] if decisions else None) for index, (_, entry) in enumerate(chosen[:MAX_SHOWN])
@@ -122,12 +123,26 @@ async def undo(site: Site, request: Request, fields: dict[str, str]) -> Response
 
 def _subject(request: Request) -> tuple[str, str]:
     dimension = request.path_params["dimension"]
-    if dimension not in NAMES:
-        raise NotFoundError(f"there are no subjects of dimension {dimension!r}: use one of {', '.join(NAMES)}")
+    if not _is_known(dimension):
+        raise NotFoundError(
+            f"there are no subjects of dimension {dimension!r}: use one of {', '.join(NAMES)}, or an attribute's name"
+        )
     identifier: str = request.path_params["identifier"]
-    if len(identifier.encode("utf-8", "surrogatepass")) > MAX_VALUE_BYTES:
+    values = split_parts(identifier) if "," in dimension else (identifier,)
+    if len(values) != dimension.count(",") + 1 or not all(values):
+        raise ValidationError([Problem("identifier", f"must have a value for each of {dimension}")])
+    if any(len(value.encode("utf-8", "surrogatepass")) > MAX_VALUE_BYTES for value in values):
         raise ValidationError([Problem("identifier", f"is too long: {MAX_VALUE_BYTES:,} bytes at most")])
     return dimension, identifier
+
+
+def _is_known(dimension: str) -> bool:
+    """Whether it can have subjects: a built-in dimension, an attribute, or several of them."""
+    names = dimension.split(",")
+    several = len(names) > 1
+    return len(set(names)) == len(names) and all(
+        name in NAMES or is_attribute_name(name) or (several and name == "api") for name in names
+    )
 
 
 def _member(chosen: ResolvedRule) -> Member:

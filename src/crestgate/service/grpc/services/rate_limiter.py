@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from typing import Any, Final, final
 
+import msgspec
+
+from crestgate.core.dimensions import MAX_ATTRIBUTES
 from crestgate.envoy.descriptors import ENTRIES, MAX_RESET
 from crestgate.errors import InvalidRequestError
 from crestgate.protobuf.field_counts import Repeated, check_counts
@@ -23,8 +26,8 @@ from crestgate.protobuf.messages import (
 )
 from crestgate.service.checks.deferred import Deferred
 from crestgate.service.checks.envoy import EnvoyService
-from crestgate.service.checks.forms import MAX_CHECKS, MAX_PLANS, prepare_check
-from crestgate.service.checks.schemas import CheckBody, DecisionBody
+from crestgate.service.checks.forms import MAX_CHECKS, MAX_PLANS, context_of, prepare_check
+from crestgate.service.checks.schemas import CheckBody, ContextBody, DecisionBody
 from crestgate.service.checks.service import CheckService
 from crestgate.service.checks.slices import LOCAL_SLICE, next_turn
 from crestgate.service.context import CallContext
@@ -33,11 +36,14 @@ from crestgate.stores.port import Op
 __all__ = ["RateLimiter"]
 
 NEVER: Final = -1
-FORMS: Final = "set dimension and identifier, with endpoint and method, or key, with plans"
+FORMS: Final = "set dimension and identifier, with endpoint, method and attributes, or key, with plans"
 DIMENSIONS: Final = ", ".join([name for number, name in Dimension.items() if number])
 SPLIT: Final = "send them in several batches"
 CHECKS: Final = Repeated(1, "checks", MAX_CHECKS, SPLIT)
 PLANS: Final = Repeated(7, "plans", MAX_PLANS, "send fewer")
+ATTRIBUTES: Final = Repeated(9, "attributes", MAX_ATTRIBUTES, "send fewer")
+ATTRIBUTES_OF_ALL: Final = Repeated(9, "attributes", MAX_CHECKS * MAX_ATTRIBUTES, SPLIT)
+ATTRIBUTES_OF_RESET: Final = Repeated(11, "attributes", MAX_ATTRIBUTES, "send fewer")
 PLANS_OF_ALL: Final = Repeated(7, "plans", MAX_CHECKS * MAX_PLANS, SPLIT)
 DESCRIPTORS: Final = Repeated(10, "descriptors", MAX_RESET, "send fewer")
 
@@ -60,20 +66,23 @@ class RateLimiter:
     def check(self, call: CallContext, message: bytes) -> bytes | Later:
         """CheckRateLimit."""
         check_counts(message, PLANS)
-        answers = self.checks.check(call, [_check_of(_read_check(message))], False)
+        check_counts(message, ATTRIBUTES)
+        answers = self.checks.check(call, [_check_of(_read_check(message), _may_have_attributes(message))], False)
         return _encode_check(answers) if isinstance(answers, list) else answers.then(_encode_check)
 
     def batch(self, call: CallContext, message: bytes) -> bytes | Later:
         """CheckRateLimitBatch."""
         check_counts(message, CHECKS, PLANS_OF_ALL)
+        check_counts(message, CHECKS, ATTRIBUTES_OF_ALL)
         requests = _read_batch(message).checks
         count = len(requests)
         if count > MAX_CHECKS:
             raise InvalidRequestError("checks", f"has more than {MAX_CHECKS:,} checks: {SPLIT}")
         checks: list[CheckBody] = []
+        attributes = _may_have_attributes(message)
         try:
             for index in range(count):
-                checks.append(_check_of(requests[index]))  # noqa: PERF401 - as many as are valid, for the error
+                checks.append(_check_of(requests[index], attributes))  # noqa: PERF401 - as many as are valid, for the error
         except InvalidRequestError as error:
             raise error.inside(f"checks[{len(checks)}]") from None
         answers = self.checks.check(call, checks, True, len(message))
@@ -84,16 +93,18 @@ class RateLimiter:
     def quota(self, call: CallContext, message: bytes) -> bytes | Later:
         """GetRemainingQuota."""
         check_counts(message, PLANS)
-        answer = self.checks.peek(_check_of(_read_quota(message)))
+        check_counts(message, ATTRIBUTES)
+        answer = self.checks.peek(_check_of(_read_quota(message), _may_have_attributes(message)))
         return _encode_quota(answer) if isinstance(answer, DecisionBody) else answer.then(_encode_quota)
 
     async def reset(self, call: CallContext, message: bytes) -> bytes:
         """ResetLimit."""
         check_counts(message, PLANS)
+        check_counts(message, ATTRIBUTES_OF_RESET)
         check_counts(message, DESCRIPTORS, ENTRIES)
         request = _read_reset(message)
         if request.domain or request.descriptors:
-            for name in ("identifier", "dimension", "endpoint", "key", "plans", "method"):
+            for name in ("identifier", "dimension", "endpoint", "key", "plans", "method", "attributes"):
                 if getattr(request, name):
                     raise InvalidRequestError(name, "cannot be combined with 'domain': set domain and descriptors only")
             pending = self.envoy.prepare_reset(request.domain, request.descriptors)
@@ -104,14 +115,19 @@ class RateLimiter:
         return _encode(ResetResponse(reset_count=len(reset), reset=reset))
 
 
-def _check_of(request: Any) -> CheckBody:
+def _may_have_attributes(message: bytes) -> bool:
+    """Whether a message has the tag of attributes, by one byte of it: to read the field of an object costs more."""
+    return ATTRIBUTES.tag in message or ATTRIBUTES.tag | 0x80 in message
+
+
+def _check_of(request: Any, may_have_attributes: bool) -> CheckBody:
     """A CheckRequest or QuotaRequest as a check."""
     cost: int = request.cost if request.HasField("cost") else 1
     timestamp: float | None = request.timestamp if request.HasField("timestamp") else None
-    return _body_of(request, cost, timestamp)
+    return _body_of(request, cost, timestamp, may_have_attributes)
 
 
-def _body_of(request: Any, cost: int, timestamp: float | None) -> CheckBody:
+def _body_of(request: Any, cost: int, timestamp: float | None, may_have_attributes: bool = True) -> CheckBody:
     """What is not set is empty in a message, and so is what was set to nothing."""
     number: int = request.dimension
     identifier: str = request.identifier
@@ -119,11 +135,17 @@ def _body_of(request: Any, cost: int, timestamp: float | None) -> CheckBody:
     method: str = request.method
     key: str = request.key
     plans = request.plans
+    attributes = request.attributes if may_have_attributes else None
     if key:
-        if number or identifier or endpoint or method:
+        if number or identifier or endpoint or method or attributes:
             other = "dimension" if number else "identifier" if identifier else "endpoint" if endpoint else "method"
+            if not (number or identifier or endpoint or method):
+                other = "attributes"
             raise InvalidRequestError(other, f"cannot be combined with 'key': {FORMS}")
         return CheckBody(key=key, plans=list(plans) if plans else None, cost=cost, timestamp=timestamp)
+    if attributes and not number and not identifier:
+        context = ContextBody(path=endpoint or None, method=method or None, attributes=dict(attributes))
+        return CheckBody(context=context, plans=list(plans) if plans else None, cost=cost, timestamp=timestamp)
     if not number:
         raise InvalidRequestError("dimension", f"is not set: set it to one of {DIMENSIONS}, or set key")
     if plans:
@@ -131,7 +153,7 @@ def _body_of(request: Any, cost: int, timestamp: float | None) -> CheckBody:
     dimension = Dimension.get(number)
     if dimension is None:
         raise InvalidRequestError("dimension", f"must be one of {DIMENSIONS}, not {number}")
-    return CheckBody(
+    check = CheckBody(
         dimension=dimension,
         identifier=identifier or None,
         endpoint=endpoint or None,
@@ -139,6 +161,10 @@ def _body_of(request: Any, cost: int, timestamp: float | None) -> CheckBody:
         cost=cost,
         timestamp=timestamp,
     )
+    if not attributes:
+        return check
+    context = msgspec.structs.replace(context_of(check), attributes=dict(attributes))
+    return CheckBody(context=context, cost=cost, timestamp=timestamp)
 
 
 def _encode_check(answers: list[DecisionBody]) -> bytes:
