@@ -191,7 +191,7 @@ def test_limits_of_a_user(admin: httpx.Client, name: str) -> None:
 
     def limits() -> list[dict[str, Any]]:
         response_body = admin.get(f"{path}/limits").json()
-        assert set(response_body) == {"user_id", "tier", "limits"}
+        assert set(response_body) == {"user_id", "tier", "limits", "next"}
         assert response_body["user_id"] == user
         return [limit for limit in response_body["limits"] if limit["endpoint_pattern"] == f"/{name}/*"]
 
