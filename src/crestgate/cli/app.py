@@ -92,7 +92,7 @@ def crestgate(
     Exit codes: 0 success or allowed, 1 denied, 2 usage error or failure.
     """
     if context.invoked_subcommand is None:
-        print_line(context.get_help())
+        typer.echo(context.get_help())
 
 
 def run(arguments: Sequence[str]) -> int:
