@@ -174,7 +174,7 @@ def test_all_databases_of_the_settings_are_upgraded(run: Run, folder: Path, monk
 
 
 @pytest.mark.parametrize(
-    ("option", "command"), [("--store", ["peek", "k", "-l", "1/s"]), ("--rules-store", ["rules", "list"])]
+    ("option", "command"), [("--store", ["reset", "k", "-l", "1/s"]), ("--rules-store", ["rules", "list"])]
 )
 def test_upgrade_hint_names_the_option_of_the_database(
     option: str, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -156,7 +156,7 @@ def test_without_a_key_no_key_is_sent(run: Run, service: FakeService, monkeypatc
     assert err == (
         f"crestgate: {service.url}: API key required: send it as `Authorization: Bearer …`, or in X-API-Key (set "
         "CRESTGATE_ADMIN_KEY; to create a key, run `crestgate keys create NAME --scope read` on the service's machine, "
-        "in its folder)\n"
+        "in its folder, without CRESTGATE_URL)\n"
     )
 
 
@@ -225,7 +225,7 @@ def test_url_with_a_password_is_refused(run: Run) -> None:
             401,
             "unknown API key",
             "{url}: unknown API key (see CRESTGATE_ADMIN_KEY, or --token; "
-            "to create a key, run `crestgate keys create NAME --scope read` on the service's machine, in its folder)",
+            "to create a key, run `crestgate keys create NAME --scope read` on the service's machine, in its folder, without CRESTGATE_URL)",
         ),
     ],
 )
