@@ -225,7 +225,8 @@ def test_url_with_a_password_is_refused(run: Run) -> None:
             401,
             "unknown API key",
             "{url}: unknown API key (see CRESTGATE_ADMIN_KEY, or --token; "
-            "to create a key, run `crestgate keys create NAME --scope read` on the service's machine, in its folder, without CRESTGATE_URL)",
+            "to create a key, run `crestgate keys create NAME --scope read` on the service's machine, "
+            "in its folder, without CRESTGATE_URL)",
         ),
     ],
 )
