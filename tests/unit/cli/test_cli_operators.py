@@ -182,6 +182,16 @@ def test_top_shows_errors_and_goes_on(
     assert "allowed/s" in done.out[error:], "it has stopped at the error"
 
 
+def test_top_in_a_pipe_prints_one_measurement(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRESTGATE_ADMIN_KEY", TOKEN)
+    with fake_service() as service:
+        top = [{"subject": "user:42", "allowed": 7, "denied": 0}]
+        service.responses = [(200, node(0)), (200, node(5)), (200, {"top": top, "top_denied": []})]
+        done = run("top", "--interval", "0.5", "--url", service.url)
+    assert (done.code, done.err) == (0, "")
+    assert "user:42" in done.out
+
+
 def test_top_finds_a_restarted_service_of_this_folder(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, on_a_terminal: Callable[[int], None]
 ) -> None:

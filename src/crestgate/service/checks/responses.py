@@ -51,7 +51,7 @@ def _numbers(decision: Decision, now_us: int) -> DecisionBody:
         reset_us / 1_000_000,
         None if allowed else decision.retry_after,
         reason,
-        None if reason == "no_rule" else algorithm.label,
+        None if reason == "no_rule" else algorithm.label or None,  # only shadow rules match: none decided
         NORMAL if detail is None else detail.state,
         0.0 if detail is None and not decision.wait_us else decision.delay,
     )

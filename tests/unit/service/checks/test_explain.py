@@ -164,3 +164,16 @@ def test_large_rule_set_is_examined_in_slices(monkeypatch: pytest.MonkeyPatch) -
     assert turns == 3
     assert [(one["rule_id"], one["status"]) for one in data["rules"][:2]] == [("r7", "applies"), ("all", "lost")]
     assert (len(data["rules"]), data["considered"], data["truncated"]) == (200, 1001, True)
+
+
+def test_no_rule_is_named_where_only_a_shadow_rule_matches() -> None:
+    trial = {"rule_id": "only", "dimension": "ip", "limit": 1, "window_seconds": 60, "mode": "shadow"}
+    worker = Worker({("rule", "only"): trial})
+    try:
+        answers = [worker.post("/api/v1/check", {"context": {"ip": "10.0.0.1"}}) for _ in range(2)]
+    finally:
+        worker.close()
+    assert [(one["allowed"], one["reason"], one["rule"]) for one in answers] == [
+        (True, "no_rule", None),
+        (True, "shadow", None),
+    ]
