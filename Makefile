@@ -55,11 +55,11 @@ check: $(VENV)/.ready
 doctest: $(VENV)/.ready
 	DJANGO_SETTINGS_MODULE=django.conf.global_settings $(FROM_SOURCE) --doctest-modules src/crestgate $(LAST)
 
-# What is never compiled, what waits for proxies and databases more than it computes, and what stops at every line:
-# tested once, from the source.
+# What is never compiled, what has classes in place of compiled ones, what waits for proxies and databases more than it
+# computes, and what stops at every line: tested once, from the source.
 SOURCE_ONLY := tests/servers tests/model \
 	$(addprefix tests/unit/,chaos cli config deploy history locks loader retry rules/storage service/admin service/auth \
-		service/dashboard stores/migrating tools) \
+		service/dashboard stores/migrating stores/test_memory_chains.py tools) \
 	$(addprefix tests/integration/,deploy proxies rules service/dashboard test_chaos_short.py test_migration_kills.py \
 		test_locks.py test_locks_faults.py test_retry_http.py test_shared_killed_lines.py)
 

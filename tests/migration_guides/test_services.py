@@ -38,7 +38,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder: Path = tmp_path_factory.mktemp("services")
     config_folder = folder / "runtime_data" / "current" / "ratelimit" / "config"
     config_folder.mkdir(parents=True)
-    yaml = re.search(r"```yaml\n(domain:.*?)```", section("envoyproxy/ratelimit"), re.DOTALL)
+    yaml = re.search(r"```text\n(domain:.*?)```", section("envoyproxy/ratelimit"), re.DOTALL)
     assert yaml is not None
     (config_folder / "shop.yaml").write_text(yaml[1])
     plan = re.search(r"a plan `(\w+: [^`]+)`", section("Gubernator"))
