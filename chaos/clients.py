@@ -16,7 +16,7 @@ from chaos.network import Network
 from chaos.traffic import Traffic
 from integration.child_process import ChildProcess
 
-__all__ = ["Client", "Clients", "Control"]
+__all__ = ["Client", "Clients", "Control", "has_pending_batch"]
 
 PATIENCE = 60.0
 CALLERS = 8
@@ -128,14 +128,6 @@ class Clients:
         except AssertionError:
             self.all[-1].killed = True
 
-    def pending_batch(self, client: Client) -> bool:
-        """Whether it has sent a batch and has no answer yet, as far as its journal tells."""
-        with client.journal.open("rb") as file:
-            file.seek(max(0, client.journal.stat().st_size - 2000))
-            lines = [json.loads(line) for line in file.read().splitlines()[1:]]
-        begun = {line[2] for line in lines if line[0] == "b" and len(line[4]) > 1}
-        return bool(begun - {line[2] for line in lines if line[0] == "e"})
-
     def signal(self, client: Client, number: signal.Signals) -> None:
         os.kill(client.pid, number)
 
@@ -161,3 +153,14 @@ class Clients:
             if client.process.poll() is None:
                 os.kill(client.pid, signal.SIGCONT)
             client.__exit__(None, None, None)
+
+
+def has_pending_batch(journal: Path) -> bool:
+    """Whether a client has sent a batch and has no answer yet, as far as the end of its journal tells."""
+    with journal.open("rb") as file:
+        file.seek(max(0, journal.stat().st_size - 2000))
+        tail = file.read()
+    # The first line may be cut by the seek, and the last one because the client is writing it now.
+    lines = [json.loads(line) for line in tail.split(b"\n")[1:-1]]
+    begun = {line[2] for line in lines if line[0] == "b" and len(line[4]) > 1}
+    return bool(begun - {line[2] for line in lines if line[0] == "e"})

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from chaos.clients import Client, Clients
+from chaos.clients import Client, Clients, has_pending_batch
 from chaos.environments import Environment, ServiceEnvironment
 from chaos.fake_time import CACHED_SECONDS, FakeTime, library
 from chaos.network import Network
@@ -302,7 +302,7 @@ class WorkerKill(Fault):
             return
         victim = context.rng.choice(context.clients.running)
         deadline = time.monotonic() + 0.5
-        while time.monotonic() < deadline and not context.clients.pending_batch(victim):
+        while time.monotonic() < deadline and not has_pending_batch(victim.journal):
             pass
         context.clients.replace(victim)
 
