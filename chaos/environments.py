@@ -60,7 +60,7 @@ class Environment(ABC):
 
     def proxy(self, port: int) -> CuttingProxy:
         """A new proxy in front of a port."""
-        self.proxies.append(CuttingProxy(port, self.network.host))
+        self.proxies.append(CuttingProxy(port, self.network.host, self.network.server_address))
         return self.proxies[-1]
 
     def victim(self, number: int = 0) -> ServerProcess:
@@ -179,7 +179,11 @@ class ShardedEnvironment(RedisEnvironment):
 
 
 class SentinelEnvironment(RedisEnvironment):
-    """A master and its replica under three sentinels, which see them through the proxies, as the clients do."""
+    """A master and its replica under three sentinels, which see them through the proxies, as the clients do.
+
+    Only the connections of clients have faults: otherwise the sentinels would change the master, and each fault of the
+    network would be a failover.
+    """
 
     def start(self) -> None:
         self.group = RedisSentinels(settings=self.settings)

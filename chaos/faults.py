@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from chaos.clients import Client, Clients, has_pending_batch
 from chaos.environments import Environment, ServiceEnvironment
 from chaos.fake_time import CACHED_SECONDS, FakeTime, library
-from chaos.network import Network
+from chaos.network import Network, can_isolate
 from servers.machine import until
 
 __all__ = ["GENERIC", "LOCAL", "Context", "Fault"]
@@ -159,6 +159,8 @@ class ClientStop(Fault):
 
 class NetworkFault(Fault):
     def unsupported(self, store: str) -> str | None:
+        if store == "sentinel" and not can_isolate():
+            return "without network namespaces, the sentinels have the fault, too, and change the master"
         return NO_CONNECTION if store in LOCAL else None
 
     def end(self, context: Context) -> None:

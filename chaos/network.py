@@ -39,6 +39,8 @@ class Network:
     def __init__(self) -> None:
         self.isolated = bool(os.environ.get(ENTERED))
         self.host = SERVER_SIDE if self.isolated else "127.0.0.1"
+        self.server_address = SERVER_SIDE if self.isolated else None
+        """Where connections of servers among each other come from; None if clients have the same address."""
         self.prefix: list[str] = []
         """What a client's command begins with."""
         self._holder: subprocess.Popen[bytes] | None = None

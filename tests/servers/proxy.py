@@ -31,16 +31,18 @@ class CuttingProxy:
     ...     proxy.cut_after(3)
     """
 
-    def __init__(self, target_port: int, host: str = "127.0.0.1") -> None:
-        """`host` is the address it listens on."""
+    def __init__(self, target_port: int, host: str = "127.0.0.1", unharmed: str | None = None) -> None:
+        """`host` is the address it listens on. Connections from the address `unharmed`, those of servers among each
+        other, pass in every mode while it listens."""
         self.host = host
+        self.unharmed = unharmed
         self.port = free_port()
         self.target_port = target_port
         self.accepted = 0
         """How many connections have been made to it."""
         self._listener: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
+        self._unharmed: set[asyncio.Task[None]] = set()
         self._requests_pass = asyncio.Event()
         self._replies_pass = asyncio.Event()
         self._delay = self._jitter = self._drop_share = 0.0
@@ -99,6 +101,8 @@ class CuttingProxy:
     def close(self) -> None:
         if self._thread.is_alive():
             self.refuse()
+            self._do(self._unharmed.clear)
+            self.cut()
             self._do(self._end)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(PATIENCE)
@@ -147,39 +151,42 @@ class CuttingProxy:
         asyncio.run_coroutine_threadsafe(call(), self._loop).result(PATIENCE)
 
     def _reset_all(self) -> None:
-        for writer in self._writers:
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
-            writer.transport.abort()
-        for task in self._tasks:
+        for task, writers in self._connections.items():
+            if task in self._unharmed:
+                continue
+            for writer in writers:
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+                writer.transport.abort()
             task.cancel()
 
     def _forget(self) -> None:
         self._generation += 1
 
     async def _end(self) -> None:
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _serve(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         self.accepted += 1
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.add(task)
-        self._writers.add(to_client)
-        to_server: asyncio.StreamWriter | None = None
+        writers = self._connections[task] = [to_client]
+        pumps = self._pass_requests, self._pass_replies
+        if to_client.get_extra_info("peername")[0] == self.unharmed:
+            self._unharmed.add(task)
+            pumps = _copy, _copy
         try:
             from_server, to_server = await asyncio.open_connection("127.0.0.1", self.target_port)
-            self._writers.add(to_server)
-            async with asyncio.TaskGroup() as pumps:
-                pumps.create_task(self._pass_requests(from_client, to_server))
-                pumps.create_task(self._pass_replies(from_server, to_client))
+            writers.append(to_server)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(pumps[0](from_client, to_server))
+                group.create_task(pumps[1](from_server, to_client))
         except* (OSError, asyncio.CancelledError):
             pass  # one side has disconnected, or was cut off: close the other side
         finally:
-            self._tasks.discard(task)
-            for writer in (to_client, to_server):
-                if writer is not None:
-                    self._writers.discard(writer)
-                    writer.close()
+            del self._connections[task]
+            self._unharmed.discard(task)
+            for writer in writers:
+                writer.close()
 
     async def _pass_requests(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         generation = self._generation
@@ -210,3 +217,10 @@ class CuttingProxy:
             await sink.drain()
         await self._replies_pass.wait()
         sink.write_eof()
+
+
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    while data := await source.read(65536):
+        sink.write(data)
+        await sink.drain()
+    sink.write_eof()

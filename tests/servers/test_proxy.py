@@ -147,6 +147,20 @@ def test_share_of_replies_is_dropped_after_the_request_was_executed(redis: Redis
         assert ask(connection, "PING") == PONG
 
 
+def test_connections_of_one_address_are_unharmed(redis: RedisServer) -> None:
+    with CuttingProxy(redis.port, unharmed="127.0.0.2") as proxy:
+        other = socket.create_connection((proxy.host, proxy.port), timeout=30, source_address=("127.0.0.2", 0))
+        with other, connected(proxy) as connection:
+            assert ask(connection, "PING") == ask(other, "PING") == PONG
+            proxy.drop_replies(1.0)
+            assert ask(connection, "PING") == b""
+            assert ask(other, "PING") == PONG
+            proxy.hang()
+            proxy.cut()
+            proxy.forget_connections()
+            assert ask(other, "PING") == PONG
+
+
 def test_replies_pass_byte_by_byte(proxy: CuttingProxy) -> None:
     proxy.dribble(1, 0.001)
     with connected(proxy) as connection:
