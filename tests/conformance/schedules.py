@@ -20,7 +20,7 @@ from crestgate.core.limit import Limit
 from crestgate.stores.port import Member, Op, Request, Store
 from crestgate.testing import FakeClock
 
-__all__ = ["LIMIT_KINDS", "Call", "LimitNumbers", "Pair", "calls", "changing", "limits", "run_on"]
+__all__ = ["LIMIT_KINDS", "START", "Call", "LimitNumbers", "Pair", "calls", "changing", "limits", "run_on"]
 
 LIMIT_KINDS = (*naive.ALGORITHMS, "calendar")
 

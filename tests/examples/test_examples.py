@@ -139,6 +139,16 @@ PRINTED = {
         acme, large: denied by large-ceiling; left: large-ceiling 40, acme-large 50, per-org 600
         no_rule
         """,
+    "priorities.py": """
+        sliding_window_counter: 30 critical, 50 batch
+          then 20 more critical; batch may retry in 52.000001 s
+        token_bucket: 30 critical, 50 batch
+          then 20 more critical; batch may retry in 12.6 s
+        batch: allowed; left: all-batch 40 of 80, per-org-batch 0 of 40
+        batch: denied by per-org-batch; left: all-batch 40 of 80, per-org-batch 0 of 40
+        other: allowed; left: all 50 of 100, per-org 0 of 50
+        other: denied by per-org; left: all 50 of 100, per-org 0 of 50
+        """,
     "redis_limits.py": """
         [True, True, True, False]
         elsewhere: limited, 0 of 3 left

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from crestgate.core.algorithms import BUILT_IN, Algorithm, build
+from crestgate.core.algorithms import ALGORITHMS, BUILT_IN, Algorithm, build
 from crestgate.core.decision import Decision
 from crestgate.core.limit import Limit
 from crestgate.errors import StoreError
@@ -228,6 +228,96 @@ class StoreConformance:
             take(store, build(Limit.parse("1000/minute"), "limit"), cost=60)
             assert peek(store, day).remaining == 40
 
+    # -- classes: one counter with several ceilings -------------------------------------------------------------------
+
+    def test_classes_share_one_counter(self) -> None:
+        for store, _, batch, critical in self._classes():
+            for used in range(8):
+                decision = take(store, critical if used % 3 else batch)
+                assert decision.allowed, (batch.limit, used)
+                assert peek(store, batch).remaining == 7 - used, batch.limit
+                assert peek(store, critical).remaining == 9 - used, batch.limit
+            denied = take(store, batch)
+            assert (denied.allowed, denied.reason, denied.limit, denied.remaining) == (False, "limited", 8, 0)
+            last = [take(store, critical) for _ in range(3)]
+            assert [d.allowed for d in last] == [True, True, False], batch.limit
+            assert [d.remaining for d in last] == [1, 0, 0], batch.limit
+            above = take(store, batch)  # what is used exceeds its own ceiling
+            assert (above.allowed, above.remaining) == (False, 0), batch.limit
+            never = take(store, batch, cost=9)
+            assert (never.reason, never.retry_after) == ("cost_exceeds_limit", None), batch.limit
+
+    def test_each_class_has_its_own_exact_retry_after(self) -> None:
+        for used in (8, 9, 10):
+            for store, clock, batch, critical in self._classes():
+                take(store, critical, cost=used)
+                clock.advance(0.1)
+                denied = take(store, batch, cost=2)
+                assert denied.retry_after, (batch.limit, used)
+                clock.advance(denied.retry_after - 0.000001)
+                assert not take(store, batch, cost=2).allowed, (batch.limit, used, "one tick early")
+                clock.advance(0.000001)
+                assert take(store, batch, cost=2).allowed, (batch.limit, used, "at retry_after")
+            for store, clock, batch, critical in self._classes():
+                take(store, batch)
+                take(store, critical, cost=used - 1)
+                denied = take(store, critical, cost=3)
+                assert denied.retry_after, (batch.limit, used)
+                later = take(store, batch, cost=3).retry_after
+                assert later is not None
+                assert later >= denied.retry_after, (batch.limit, used)
+                clock.advance(denied.retry_after - 0.000001)
+                assert not take(store, critical, cost=3).allowed, (batch.limit, used, "one tick early")
+                clock.advance(0.000001)
+                assert take(store, critical, cost=3).allowed, (batch.limit, used, "at retry_after")
+
+    def test_alternating_classes_neither_lose_nor_add_usage(self) -> None:
+        """As if one class alone had taken what both were granted: at each step, to the microsecond."""
+        for store, clock, batch, critical in self._classes():
+            granted = [0, 0]
+            for step in range(24):
+                algorithm, cost = (batch, 1 + step % 4 // 2) if step % 2 else (critical, 1 + step % 3)
+                before = 10 - peek(store, critical).remaining
+                decision = take(store, algorithm, cost=cost)
+                assert decision.allowed is (before + cost <= decision.limit), (batch.limit, step)
+                if decision.allowed:
+                    granted[step % 2] += 1
+                    assert take(store, critical, "alone", cost).allowed, (batch.limit, step)
+                mixed, single = peek(store, critical), peek(store, critical, "alone")
+                assert (mixed.remaining, mixed.reset_after) == (single.remaining, single.reset_after), batch.limit
+                assert peek(store, batch).reset_after == mixed.reset_after, batch.limit
+                clock.advance(0.731297)
+            assert all(granted), (batch.limit, granted)
+
+    def test_classes_give_back_and_charge_on_one_counter(self) -> None:
+        for store, _, batch, critical in self._classes():
+            outcome = apply(store, Op.TAKE, Member("key", batch, 5))[0]
+            take(store, critical, cost=5)
+            apply(store, Op.GIVE_BACK, Member("key", batch, 5, True, outcome.tick, 3))
+            assert (peek(store, batch).remaining, peek(store, critical).remaining) == (1, 3), batch.limit
+            apply(store, Op.CHARGE, Member("key", batch, 2))
+            assert (peek(store, batch).remaining, peek(store, critical).remaining) == (0, 1), batch.limit
+            apply(store, Op.CHARGE, Member("key", critical, 2))
+            assert (peek(store, batch).allowed, peek(store, critical).allowed) == (False, False), batch.limit
+            apply(store, Op.RESET, Member("key", batch, 0))
+            assert (peek(store, batch).remaining, peek(store, critical).remaining) == (8, 10), batch.limit
+
+    def test_classes_of_one_batch_are_decided_in_order(self) -> None:
+        for store, _, batch, critical in self._classes():
+            takes = ((critical, 7), (batch, 1), (batch, 1), (critical, 1), (batch, 1), (critical, 2), (critical, 1))
+            replies = store.apply([Request(Op.TAKE, [Member("key", algorithm, cost)]) for algorithm, cost in takes])
+            allowed = [reply[0].decision.allowed for reply in replies]
+            assert allowed == [True, True, False, True, False, False, True], batch.limit
+
+    def test_concurrent_classes_admit_exactly_their_ceilings(self) -> None:
+        for store, _, batch, critical in self._classes(scale=10, period=86400):
+            with ThreadPoolExecutor(self.threads) as pool:
+                results = [pool.submit(take, store, batch) for _ in range(120)]
+                assert sum(result.result().allowed for result in results) == 80, batch.limit
+                results = [pool.submit(take, store, (batch, critical)[i % 2]) for i in range(80)]
+                admitted = [result.result() for result in results if result.result().allowed]
+            assert [d.limit for d in admitted] == [100] * 20, batch.limit
+
     # -- chains and batches -----------------------------------------------------------------------------------------
 
     def test_chain_is_all_or_nothing(self) -> None:
@@ -293,6 +383,26 @@ class StoreConformance:
             store = self.make_store(clock)
             yield store, clock, self._build(name, count, period)
             store.close()
+
+    def _classes(self, scale: int = 1, period: float = 10) -> Iterator[tuple[Store, FakeClock, Algorithm, Algorithm]]:
+        """A new store on a new clock, and two limits of one counter, of 80 % and of 100 %: windows with counts of 8 and
+        10 (times `scale`), and buckets of one rate with such bursts."""
+        for name in self.algorithms:
+            if ALGORITHMS[name].takes_burst:
+                forms = [Limit(7 * scale, period, burst * scale, name) for burst in (8, 10)]
+                yield from self._class_stores(*forms)
+                continue
+            yield from self._class_stores(*[Limit(count * scale, period, algorithm=name) for count in (8, 10)])
+            if name == "fixed_window":
+                unit = "day" if period > 60 else "minute"
+                forms = [Limit.calendar(count * scale, unit, "Europe/Berlin") for count in (8, 10)]
+                yield from self._class_stores(*forms)
+
+    def _class_stores(self, batch: Limit, critical: Limit) -> Iterator[tuple[Store, FakeClock, Algorithm, Algorithm]]:
+        clock = FakeClock(START)
+        store = self.make_store(clock)
+        yield store, clock, build(batch, "limit"), build(critical, "limit")
+        store.close()
 
     def _calendars(self, text: str) -> Iterator[tuple[Store, FakeClock, Algorithm]]:
         """A new store on a new clock, shortly before the clocks change in Europe, for stores with fixed windows."""

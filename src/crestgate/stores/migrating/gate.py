@@ -69,8 +69,7 @@ class Gate:
     """The gate of the counters of one limit."""
 
     def __init__(self, algorithm: Algorithm) -> None:
-        # A gate outlives the counter: even a debt has recovered after twice the time of a full counter.
-        seconds = min(max(MIN_LIFE_SECONDS, -(-2 * int(algorithm.recovery_us) // 1_000_000)), MAX_LIFE_SECONDS)
+        seconds = _life_seconds(algorithm)
         name = _derived("gate", algorithm.name)
         self.life_us = seconds * 1_000_000
         self._limits: dict[Transition, Algorithm] = {}
@@ -108,11 +107,20 @@ class Gates:
         self._gates: dict[tuple[str, int, bool], Gate] = {}
 
     def of(self, algorithm: Algorithm) -> Gate:
-        key = (algorithm.name, int(algorithm.recovery_us), algorithm.inline)
+        key = (algorithm.name, _life_seconds(algorithm), algorithm.inline)
         gate = self._gates.get(key)
         if gate is None:
             gate = add_bounded(self._gates, key, Gate(algorithm), MAX_GATES)
         return gate
+
+
+def _life_seconds(algorithm: Algorithm) -> int:
+    """A gate outlives the counter: even a debt has recovered after twice the time of a full counter.
+
+    Limits of one rate may share a counter with different bursts. Up to a burst of the count, their gates are the same.
+    """
+    recovery_us = max(int(algorithm.recovery_us), algorithm.limit.period_us)
+    return min(max(MIN_LIFE_SECONDS, -(-2 * recovery_us // 1_000_000)), MAX_LIFE_SECONDS)
 
 
 def is_gate(name: str) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from crestgate.core.algorithms import build
 from crestgate.core.limit import Limit
 from crestgate.stores.memory import MemoryStore
-from crestgate.stores.migrating.gate import Gate, Status, Transition, is_gate
+from crestgate.stores.migrating.gate import Gate, Gates, Status, Transition, is_gate
 from crestgate.stores.port import Op, Outcome, Request
 from crestgate.testing import FakeClock
 
@@ -85,3 +85,12 @@ def test_names_are_told_apart_and_bounded() -> None:
     assert len(set(names)) == 3
     assert all(is_gate(name) and len(name) <= 200 for name in names)
     assert not is_gate("rule|user|*|60|/")
+
+
+def test_classes_of_one_counter_share_its_gate() -> None:
+    gates = Gates()
+    batch, critical = (build(Limit(100, 86_400, burst), "limit") for burst in (1, 100))
+    assert gates.of(batch) is gates.of(critical)
+    assert gates.of(batch).life_us == 2 * 86_400 * 1_000_000
+    long = build(Limit(100, 86_400, 300), "limit")
+    assert gates.of(long).life_us == 6 * 86_400 * 1_000_000
