@@ -32,7 +32,15 @@ NAVIGATION: dict[str, list[str]] = {
         "migrating/throttled-py.md",
         "migrating/services.md",
     ],
-    "Concepts": ["algorithms.md", "rules.md", "own-dimensions.md", "stores.md", "failure.md", "glossary.md"],
+    "Concepts": [
+        "algorithms.md",
+        "in-flight.md",
+        "rules.md",
+        "own-dimensions.md",
+        "stores.md",
+        "failure.md",
+        "glossary.md",
+    ],
     "Library": [
         "library.md",
         "library-reference.md",
