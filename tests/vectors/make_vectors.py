@@ -921,7 +921,6 @@ def concurrency_scripts() -> Iterator[Script]:
         "ten": make(CONCURRENCY, 10, S),
         "one": make(CONCURRENCY, 1, MINUTE),
         "many": make(CONCURRENCY, 5_000, 90 * S),
-        "coarse": make(CONCURRENCY, 11, 200 * YEAR),
     }.items():
         for name, fill in sequences.items():
             script = Script(f"concurrency/{name}-{limit_name}", limit)
