@@ -22,7 +22,7 @@ from crestgate.testing import FakeClock
 
 __all__ = ["LIMIT_KINDS", "START", "Call", "LimitNumbers", "Pair", "calls", "changing", "limits", "run_on"]
 
-LIMIT_KINDS = (*naive.ALGORITHMS, "calendar")
+LIMIT_KINDS = (*naive.ALGORITHMS, naive.CONCURRENCY, "calendar")
 
 START = 1_700_000_000_000_000
 PERIODS = (1, 7, 1_000, 1_000_000, 60_000_000, 999_999_937, 86_400_000_000, 31_536_000_000_000)
@@ -48,7 +48,7 @@ def calls() -> st.SearchStrategy[list[Call]]:
     """An operation, how far the clock moves before it (in periods), and its share of the capacity."""
     share = st.sampled_from((0.0, 0.001, 0.1, 0.3, 0.5, 1.0, 1.1)) | st.floats(0, 1.2)
     move = st.sampled_from((0.0, 0.0, 1e-9, 0.1, 0.5, 1.0, 2.5)) | st.floats(-0.5, 2.0) | st.just(-3.0)
-    operation = st.sampled_from(("take", "take", "take", "peek", "charge", "give_back", "reset", "retry"))
+    operation = st.sampled_from(("take", "take", "take", "peek", "charge", "give_back", "renew", "reset", "retry"))
     return st.lists(st.tuples(operation, move, share), min_size=1, max_size=25)
 
 
@@ -90,6 +90,8 @@ class Pair:
         elif operation == "reset":
             self.model.reset()
             self.ask(Op.RESET, Member("key", self.algorithm, 0))
+        elif self.receipts and operation == "renew":
+            self.renew(now)
         elif self.receipts:
             taker, tick, taken, receipt = self.receipts.pop()
             amount = min(round(share * taken), taken)
@@ -98,6 +100,17 @@ class Pair:
             self.model.give_back(receipt, now, amount)
             if taker.shape == self.algorithm.shape:
                 self.ask(Op.GIVE_BACK, Member("key", self.algorithm, taken, True, tick, amount))
+
+    def renew(self, now: int) -> None:
+        taker, tick, taken, receipt = self.receipts.pop(0)
+        if taker.shape != self.algorithm.shape or not taken:
+            return
+        expected = self.model.renew(receipt, now)
+        tick, decision = self.ask(Op.RENEW, Member("key", self.algorithm, taken, True, tick))
+        got = decision.allowed, decision.remaining, decision.reset_us
+        assert got == (expected.allowed, expected.remaining, expected.reset_us)
+        if expected.receipt is not None:
+            self.receipts.append((taker, tick, taken, expected.receipt))
 
     def compare(self, operation: str, now: int, cost: int) -> None:
         expected = self.model.peek(now, cost) if operation == "peek" else self.model.take(now, cost)

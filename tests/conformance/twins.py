@@ -35,8 +35,9 @@ LATEST = 2**53 - 1  # the year 2255
 LONGEST_PERIOD = 280 * 365 * 86_400 * 1_000_000
 LARGEST_COUNT = 2**40
 LARGEST_COST = 2**31 - 1
-OPS = (Op.TAKE, Op.PEEK, Op.CHARGE, Op.GIVE_BACK, Op.RESET)
-WEIGHTS = (55, 12, 10, 20, 3)
+OPS = (Op.TAKE, Op.PEEK, Op.CHARGE, Op.GIVE_BACK, Op.RENEW, Op.RESET)
+WEIGHTS = (55, 12, 10, 20, 10, 3)
+LOGS = (KINDS["sliding_window_log"], KINDS["concurrency"])
 
 HEADER = struct.Struct(">BBI5q")  # version, algorithm, tick; count, period, time, a, b
 LOG_HEADER = struct.Struct(">II")  # number of the oldest entry, entries stored
@@ -95,7 +96,7 @@ class Counter:
         """A random operation on it."""
         (op,) = random.choices(OPS, WEIGHTS)
         algorithm = random.choice(self.algorithms)
-        if op is Op.GIVE_BACK:
+        if op is Op.GIVE_BACK or op is Op.RENEW:
             if not self.taken:
                 return Request(Op.TAKE, [Member(self.key, algorithm, 1)])
             index = random.randrange(len(self.taken))
@@ -111,7 +112,7 @@ class Counter:
 
     def took(self, request: Request, outcome: Outcome) -> None:
         (member,) = request.members
-        if request.op is Op.TAKE and outcome.decision.allowed and member.cost:
+        if request.op in (Op.TAKE, Op.RENEW) and outcome.decision.allowed and member.cost:
             self.taken.append((member.algorithm, outcome.tick, member.cost))
             del self.taken[:-20]
 
@@ -202,7 +203,7 @@ def parsed(value: bytes) -> StateNumbers:
     version, kind, tick, count, period_us, time, a, b = HEADER.unpack_from(value)
     assert version == 1
     entries = None
-    if kind == KINDS["sliding_window_log"]:
+    if kind in LOGS:
         head, stored = LOG_HEADER.unpack_from(value, HEADER.size)
         records = list(ENTRY.iter_unpack(value[HEADER.size + LOG_HEADER.size :]))
         assert len(records) == stored

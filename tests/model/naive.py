@@ -1,4 +1,4 @@
-"""A second opinion on the six algorithms and on calendar windows, slow and obvious.
+"""A second opinion on the algorithms and on calendar windows, slow and obvious.
 
 The library computes with scaled whole numbers and closed formulas, because it
 has to be fast and the same in Python, Lua and SQL. A mistake in a formula would
@@ -23,6 +23,9 @@ from civil import is_calendar, longest_us, window_key
 BUCKETS = ("token_bucket", "leaky_bucket", "gcra")
 WINDOWS = ("fixed_window", "sliding_window_log", "sliding_window_counter")
 ALGORITHMS = BUCKETS + WINDOWS
+CONCURRENCY = "concurrency"
+"""At most so many holders at once. A slot that its holder does not renew is free after one period."""
+LOGS = ("sliding_window_log", CONCURRENCY)
 EXACT = 2**53
 SECOND = 1_000_000
 TICKS = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
@@ -41,7 +44,7 @@ class Limit:
     burst: int | None = None
 
     def __post_init__(self) -> None:
-        if self.algorithm not in ALGORITHMS and not is_calendar(self.algorithm):
+        if self.algorithm not in (*ALGORITHMS, CONCURRENCY) and not is_calendar(self.algorithm):
             raise ValueError(f"unknown algorithm {self.algorithm!r}")
         if self.resolution == 0:
             raise ValueError(f"no tick up to a second keeps {self} exact")
@@ -123,7 +126,7 @@ class View:
             return max(Fraction(0), level - (t - last) * rate)
         if self.limit.algorithm == "fixed_window":
             return self.window(t // self.limit.ticks)
-        if self.limit.algorithm == "sliding_window_log":
+        if self.limit.algorithm in LOGS:
             period = self.limit.ticks
             live = (amount for tick, amount in self.events if t < tick + period)
             return sum(live, Fraction(0))
@@ -297,7 +300,7 @@ class Naive:
             refilled = max(0, view.tick - receipt.tick) * Fraction(self._limit.count, p)
             left = max(Fraction(0), min(Fraction(amount), receipt.cost - refilled))
             give = min(left, view.used(view.tick))
-        elif self._limit.algorithm == "sliding_window_log":
+        elif self._limit.algorithm in LOGS:
             at = receipt.tick
             here = sum((a for tick, a in view.events if tick == at), Fraction(0))
             give = min(Fraction(amount), here) if view.tick < at + p else Fraction(0)
@@ -313,6 +316,24 @@ class Naive:
             give = min(Fraction(amount), found)
         if give > 0:
             self._store((*view.events, (at, -give)), view.tick, now)
+
+    def renew(self, receipt: Receipt, now: int) -> Answer:
+        """A holder that goes on: its units count from now, as long as they have not ended."""
+        self.see(now)
+        self._rebase(now)
+        state = self._state
+        found = None
+        if state is not None and now < state.expires_us and self._limit.count > 0:
+            view = self._view(now)
+            here = sum((a for tick, a in view.events if tick == receipt.tick), Fraction(0))
+            same = self._limit.shape == state.limit.shape == receipt.shape
+            if same and self._limit.algorithm in LOGS and view.tick < receipt.tick + self._limit.ticks:
+                found = view if here >= receipt.cost else None
+        if found is None:
+            return replace(self._ask(now, 0), allowed=False, retry_us=None)
+        moved = ((receipt.tick, -Fraction(receipt.cost)), (found.tick, Fraction(receipt.cost)))
+        self._store((*found.events, *moved), found.tick, now)
+        return replace(self._ask(now, 0), receipt=replace(receipt, tick=found.tick))
 
     def units(self, now: int) -> int:
         """Whole units used now, to bound a debt."""

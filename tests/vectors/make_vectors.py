@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "model"))
 
 from civil import calendar, is_calendar, nominal_us  # noqa: E402 - its folder is on the path now
-from naive import ALGORITHMS, BUCKETS, Answer, Limit, Naive, Receipt  # noqa: E402 - the same
+from naive import ALGORITHMS, BUCKETS, CONCURRENCY, Answer, Limit, Naive, Receipt  # noqa: E402 - the same
 
 FILE = HERE / "vectors.jsonl"
 MS = 1_000
@@ -81,6 +81,16 @@ class Script:
         self.model.give_back(self.receipts.pop(take), self.at, amount)
         call = {"op": "give_back", "at": self.at, "take": take, "amount": amount}
         self.calls.append(call)
+
+    def renew(self, take: int) -> None:
+        """Skipped when the take was denied. Afterwards the receipt is that of the renewal, if the slot was there."""
+        if take not in self.receipts:
+            return
+        answer = self.model.renew(self.receipts[take], self.at)
+        if answer.receipt is not None:
+            self.receipts[take] = answer.receipt
+        expect = {"allowed": answer.allowed, "remaining": answer.remaining, "reset_us": answer.reset_us}
+        self.calls.append({"op": "renew", "at": self.at, "take": take, "expect": expect})
 
     def last_take(self) -> int:
         return len(self.calls) - 1
@@ -791,12 +801,147 @@ def calendar_scripts() -> Iterator[Script]:
             yield script
 
 
+def holders(script: Script) -> None:
+    """Slots that are renewed in time, at the last moment, too late, and released."""
+    top, ttl = script.now.capacity, script.now.period_us
+    script.take(max(1, top // 2))
+    first = script.last_take()
+    script.drain()
+    script.take()
+    for wait in (1, ttl // 3, ttl - ttl // 3 - 2):
+        script.at += wait
+        script.renew(first)
+        script.peek()
+        script.take()
+    script.drain()
+    script.around_retry()
+    second = script.last_take()
+    script.at += ttl - 1
+    script.renew(second)
+    script.at += 1
+    script.renew(first)
+    script.peek(top)
+    script.at += ttl - 1
+    script.renew(second)
+    script.renew(first)
+    script.peek(top)
+    script.take(1)
+    third = script.last_take()
+    if third in script.receipts:
+        script.give_back(third, 1)
+    script.peek(top)
+    script.take(1)
+
+
+def shared_ticks(script: Script) -> None:
+    """Several holders of one moment, of which each moves and releases its own part."""
+    top = script.now.capacity
+    part = max(1, top // 4)
+    taken = []
+    for _ in range(3):
+        script.take(part)
+        taken.append(script.last_take())
+    for index in taken:
+        script.at += script.now.period_us // 5
+        script.renew(index)
+        script.peek(0)
+    script.give_back(taken[0], part)
+    script.peek(top)
+    script.take(top)
+    script.at += script.now.period_us // 2
+    for index in taken[1:]:
+        script.renew(index)
+        script.peek(0)
+    script.drain()
+    script.around_reset()
+
+
+def holders_and_clocks(script: Script) -> None:
+    """Renewals while the clock is behind, and after it was far ahead."""
+    top, ttl = script.now.capacity, script.now.period_us
+    script.take(max(1, top // 3))
+    first = script.last_take()
+    script.at += ttl // 2
+    script.take(max(1, top // 3))
+    second = script.last_take()
+    script.at -= ttl // 4
+    script.renew(first)
+    script.peek()
+    script.renew(second)
+    script.peek()
+    script.at += ttl // 2
+    script.renew(second)
+    script.peek(top)
+    script.at -= 3 * ttl
+    script.renew(second)
+    script.renew(first)
+    script.peek(top)
+    script.take()
+    third = script.last_take()
+    script.at += ttl - 1
+    script.renew(third)
+    script.peek(top)
+    script.reset()
+    script.renew(third)
+    script.peek(top)
+
+
+def changed_under_holders(script: Script) -> None:
+    """A changed count keeps the slots; a changed time to live counts them anew, and their holders have lost them."""
+    top, ttl = script.now.capacity, script.now.period_us
+    script.take(max(1, top // 2))
+    first = script.last_take()
+    script.limit(make(CONCURRENCY, max(1, top // 4), ttl))
+    script.at += ttl // 2
+    script.renew(first)
+    script.take()
+    script.peek(0)
+    script.limit(make(CONCURRENCY, 2 * top, ttl))
+    script.at += ttl // 2
+    script.renew(first)
+    script.take()
+    script.peek(0)
+    script.limit(make("sliding_window_log", top, ttl))
+    script.peek(0)
+    script.limit(make(CONCURRENCY, 2 * top, ttl))
+    script.renew(first)
+    script.peek(0)
+    script.around_reset()
+
+
+def concurrency_scripts() -> Iterator[Script]:
+    yield from scripts(CONCURRENCY)
+    sequences = {
+        "holders": holders,
+        "shared-ticks": shared_ticks,
+        "holders-clocks": holders_and_clocks,
+        "holders-changed": changed_under_holders,
+    }
+    for limit_name, limit in {
+        "ten": make(CONCURRENCY, 10, S),
+        "one": make(CONCURRENCY, 1, MINUTE),
+        "many": make(CONCURRENCY, 5_000, 90 * S),
+    }.items():
+        for name, fill in sequences.items():
+            script = Script(f"concurrency/{name}-{limit_name}", limit)
+            fill(script)
+            while len(script.calls) < 20:
+                script.at += script.now.period_us // 6 + 1
+                script.take()
+            yield script
+    for name in ("token_bucket", "sliding_window_log"):
+        script = Script(f"{name}/becomes-concurrency", make(name, 97, MINUTE))
+        becoming(CONCURRENCY)(script)
+        yield script
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Writes or checks vectors.jsonl.")
     parser.add_argument("--check", action="store_true", help="only compare")
     check: bool = parser.parse_args().check
     made = [script.line() for name in ALGORITHMS for script in scripts(name)]
     made += [script.line() for script in calendar_scripts()]
+    made += [script.line() for script in concurrency_scripts()]
     text = "\n".join(made) + "\n"
     if check:
         same = FILE.exists() and FILE.read_bytes() == text.encode()

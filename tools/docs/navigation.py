@@ -34,6 +34,7 @@ NAVIGATION: dict[str, list[str]] = {
     ],
     "Concepts": [
         "algorithms.md",
+        "in-flight.md",
         "rules.md",
         "own-dimensions.md",
         "priorities.md",

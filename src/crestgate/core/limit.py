@@ -99,11 +99,13 @@ class Limit:
 
     @classmethod
     def parse(cls, text: str) -> Limit:
-        """Read one limit: `COUNT (/ | per) [N] UNIT [burst B] [using ALGORITHM]`, or
-        `COUNT (/ | per) calendar UNIT [in ZONE]`.
+        """Read one limit: `COUNT (/ | per) [N] UNIT [burst B] [using ALGORITHM]`,
+        `COUNT (/ | per) calendar UNIT [in ZONE]`, or `COUNT concurrent [ttl [N] UNIT]`.
 
         >>> Limit.parse("10 per 30 seconds burst 5 using gcra")
         Limit(10, 30.0, burst=5, algorithm='gcra')
+        >>> Limit.parse("20 concurrent") == Limit(20, 60, algorithm="concurrency")
+        True
         """
         limits = cls.parse_chain(text)
         if len(limits) > 1:

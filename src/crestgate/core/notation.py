@@ -1,5 +1,5 @@
-"""Parser and formatter of limits: `COUNT (/ | per) [N] UNIT [burst B] [using ALGORITHM]`, and
-`COUNT (/ | per) calendar UNIT [in ZONE]`.
+"""Parser and formatter of limits: `COUNT (/ | per) [N] UNIT [burst B] [using ALGORITHM]`,
+`COUNT (/ | per) calendar UNIT [in ZONE]`, and `COUNT concurrent [ttl [N] UNIT]`.
 
 A tokenizer rather than one regular expression, because errors show the position and what is expected there.
 """
@@ -12,12 +12,12 @@ from difflib import get_close_matches
 from fractions import Fraction
 from typing import NamedTuple
 
-from crestgate.core.algorithms import ALGORITHMS
+from crestgate.core.algorithms import ALGORITHMS, CONCURRENCY
 from crestgate.core.calendar_units import CALENDAR_UNITS
 from crestgate.core.redaction import may_contain_secret
 from crestgate.errors import ConfigError
 
-__all__ = ["Notation", "canonical", "parse_chain"]
+__all__ = ["DEFAULT_TTL_US", "Notation", "canonical", "parse_chain"]
 
 _SECOND = 1_000_000
 _UNITS: dict[str, tuple[int, tuple[str, ...]]] = {
@@ -40,6 +40,8 @@ _CALENDAR_SPELLINGS = {
 _CALENDAR_NAMES = f"calendar windows are of a {', '.join(CALENDAR_UNITS)}"
 _ZONE = re.compile(r"\s*([A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*)")
 MAX_DIGITS = 18
+DEFAULT_TTL_US = 60 * _SECOND
+"""Time to live of a slot of an in-flight limit that gives none."""
 _EXAMPLE = "write for example '100/minute' or '10 per 30 seconds burst 5 using gcra'"
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<word>[^\W\d_]+(?:_\w+)*|_\w+)|(?P<sign>[/;,])|(?P<other>\S))", re.ASCII
@@ -58,6 +60,7 @@ class Notation:
     end: int
     calendar_unit: str | None = None
     zone: str | None = None
+    is_concurrent: bool = False
 
     def show(self, text: str, message: str) -> str:
         """An error message that marks this limit in the text."""
@@ -82,19 +85,25 @@ def parse_chain(text: str) -> list[Notation]:
 
 def canonical(count: int, period_us: int, burst: int | None, algorithm: str | None) -> str:
     """The canonical spelling of a limit, with the largest unit that divides its period."""
-    unit = next((u for u in reversed(_UNITS) if period_us % _UNITS[u][0] == 0), "ms")
-    many = Fraction(period_us, _UNITS[unit][0])
-    if many == 1:
-        text = f"{count}/{unit}"
-    elif many.denominator == 1:
-        text = f"{count}/{many} {unit if unit == 'ms' else unit + 's'}"
-    else:
-        text = f"{count}/{period_us // 1_000}.{period_us % 1_000:03d} ms"
+    if algorithm == CONCURRENCY:
+        return (
+            f"{count} concurrent" if period_us == DEFAULT_TTL_US else f"{count} concurrent ttl {_duration(period_us)}"
+        )
+    text = f"{count}/{_duration(period_us).removeprefix('1 ')}"
     if burst is not None:
         text += f" burst {burst}"
     if algorithm is not None:
         text += f" using {algorithm}"
     return text
+
+
+def _duration(period_us: int) -> str:
+    """A period with the largest unit that divides it: `1 minute`, `90 seconds`, `1.500 ms`."""
+    unit = next((u for u in reversed(_UNITS) if period_us % _UNITS[u][0] == 0), "ms")
+    many = Fraction(period_us, _UNITS[unit][0])
+    if many.denominator == 1:
+        return f"{many} {unit if many == 1 or unit == 'ms' else unit + 's'}"
+    return f"{period_us // 1_000}.{period_us % 1_000:03d} ms"
 
 
 class _Parser:
@@ -121,6 +130,10 @@ class _Parser:
     def limit(self) -> Notation:
         start = self.peek()
         count = self.whole("the count, a whole number,")
+        if self.take("word", "concurrent") is not None:
+            ttl_us = DEFAULT_TTL_US if self.take("word", "ttl") is None else self.period()
+            end = self.tokens[self.at - 1].end
+            return Notation(count, ttl_us, None, CONCURRENCY, start.start if start else 0, end, is_concurrent=True)
         if self.take("sign", "/") is None and self.take("word", "per") is None:
             raise self.error(self.peek(), "'/' or 'per' is missing after the count", self.expected_after_count())
         unit = zone = None
@@ -222,6 +235,8 @@ class _Parser:
         return _EXAMPLE
 
     def expected_at_end(self, limit: Notation) -> str:
+        if limit.is_concurrent:
+            return "after an in-flight limit there may be 'ttl 60s' once, or ';' and another limit"
         if limit.algorithm is not None:
             return "after this limit there may be ';' and another limit ('burst' goes before 'using')"
         if limit.calendar_unit is not None:

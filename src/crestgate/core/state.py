@@ -1,9 +1,9 @@
 # mypyc: compile
 """The state of a counter between requests.
 
-A state holds what is *used*, never what is left, so that a changed limit keeps the use. Five of the six algorithms need
-three integers; the sliding log has its entries in addition. The store remembers which algorithm and limit wrote a state
-(`Algorithm.shape`).
+A state holds what is *used*, never what is left, so that a changed limit keeps the use. Most algorithms need three
+integers; the sliding log and in-flight limits have their entries in addition. The store remembers which algorithm and
+limit wrote a state (`Algorithm.shape`).
 
 Only stores write states, under their own lock, and only with the results of a step.
 """

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from crestgate.core.algorithms import ALGORITHMS
+from crestgate.core.algorithms import ALGORITHMS, CONCURRENCY
 from crestgate.core.algorithms.algorithm import MAX_SAFE_INTEGER
 from crestgate.envoy.descriptor_tree import WILD, DescriptorNode, add_node, domain_node, path_of
 from crestgate.envoy.rate_limit import DEFAULT_ALGORITHM, MAX_REQUESTS, UNITS, DescriptorLimit, compile_limit
@@ -103,7 +103,7 @@ def _read_limit(descriptor: Fields, label: str, beyond: bool | None) -> Descript
         return DescriptorLimit(None, label, name, replaces, shadow, quota, 0, 0, metadata)
     seconds = UNITS[fields.choice("unit", UNITS, "second", required=True)]
     seconds *= fields.integer("unit_multiplier", 1, minimum=1, maximum=MAX_SAFE_INTEGER // 1_000_000 // seconds)
-    algorithm: str = fields.choice("algorithm", ALGORITHMS, DEFAULT_ALGORITHM)
+    algorithm: str = fields.choice("algorithm", [name for name in ALGORITHMS if name != CONCURRENCY], DEFAULT_ALGORITHM)
     burst = _burst(fields, algorithm)
     beyond = _optional_flag(fields, "charge_beyond_limit", beyond)
     headers = fields.boolean("headers", True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from crestgate.core.algorithms import ALGORITHMS
+from crestgate.core.algorithms import ALGORITHMS, CONCURRENCY
 from crestgate.core.bounded_cache import add_bounded
 from crestgate.core.limit import Limit, unknown_algorithm
 from crestgate.core.plans import MAX_CACHED, Resolver
@@ -34,6 +34,8 @@ def algorithm_named(name: object) -> str:
     ('gcra', 'sliding_window_log')
     """
     known = STRATEGIES.get(name, name) if isinstance(name, str) else name
+    if known == CONCURRENCY:
+        raise ConfigError("default_algorithm: concurrency is for in-flight limits, which are written '20 concurrent'")
     if not isinstance(known, str) or known not in ALGORITHMS:
         strategies = ", ".join(one for one in STRATEGIES if "-" in one)
         raise ConfigError(

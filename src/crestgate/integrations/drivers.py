@@ -73,7 +73,7 @@ def check_sync(
     if check is None:
         return None
     if hold or layer.when is not None:
-        holding = layer.limiter.hold(layer.prepare(check))
+        holding = layer.limiter.take_hold(layer.prepare(check))
         admission = _admission(layer, request_state, check, holding.decision, holding)
     elif check.bound is not None:
         admission = _admission(layer, request_state, check, check.bound.check(check.key, check.cost), None)
@@ -101,7 +101,7 @@ async def check_async(
     limiter = layer.limiter
     holding: Hold | None = None
     if layer.when is not None:
-        holding = await limiter.hold(layer.prepare(check))
+        holding = await limiter.take_hold(layer.prepare(check))
         decision = holding.decision
     elif check.bound is not None:
         local_decision = check.bound.try_check(check.key, check.cost)

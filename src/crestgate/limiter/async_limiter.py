@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, Self, SupportsIndex, TypeVar, cast
 
@@ -14,16 +14,18 @@ from crestgate.core.decision import Decision
 from crestgate.core.limit import Limit
 from crestgate.core.plans import Limits
 from crestgate.errors import ConfigError, StoreError
+from crestgate.limiter.async_in_flight import AsyncHeldSlots
 from crestgate.limiter.call_guard import CallCost, CallGuard, CallLimits, guarded_async
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.decorator_arguments import KeyMaker, name_of, refuse_missing_brackets
+from crestgate.limiter.in_flight import Slots, hold_steps
 from crestgate.limiter.limiter_core import LimiterCore, ManyItem, acquire_input
 from crestgate.limiter.loop_driver import LoopDriver
 from crestgate.limiter.observation import ObservedLoopDriver
 from crestgate.limiter.pending_check import PendingCheck, finish_checks, requests_of
 from crestgate.limiter.reservation import AsyncReservation, Hold
 from crestgate.limiter.store_probe import probe_batches
-from crestgate.limiter.wait_queue import AcquireSteps, SendRequest, Sleep, acquire_steps
+from crestgate.limiter.wait_queue import AwaitTurn, SendRequest, Sleep, acquire_steps
 from crestgate.stores.breaker import BreakerState
 from crestgate.stores.port import BatchOutcomes, IdempotencyRecord, LocalStore, Op, Outcome, Request
 from crestgate.stores.remote_store import RemoteStore
@@ -93,12 +95,29 @@ class AsyncLimiter(LimiterCore):
         bound, clock = self.resolve(limits), self.clock
         return await self._run(acquire_steps(bound, self.wait_queue, TaskWaiter(), key, whole, timeout, clock.ticks))
 
+    def hold(
+        self, key: str, limits: Limits, cost: SupportsIndex = 1, *, timeout: float | None = None
+    ) -> AsyncHeldSlots:
+        """Hold slots of in-flight limits (`20 concurrent`) while a block runs: `async with limiter.hold(key, limits):`.
+
+        All limits of the chain are taken, rate limits too, or none: RateLimitExceeded when it is denied. With a
+        `timeout` it waits, first come first served per key, and TimeoutError when there is no room in time. The slots
+        are renewed while they are held, and released at the end of the block; what rate limits have charged stays.
+        """
+        whole = acquire_input(key, cost, timeout)
+        bound, clock = self.resolve_hold(limits), self.clock
+
+        async def take() -> Slots:
+            return await self._run(hold_steps(bound, self.wait_queue, TaskWaiter(), key, whole, timeout, clock.ticks))
+
+        return AsyncHeldSlots(take, self.apply, self._renewals)
+
     def reserve(self, key: str, limits: Limits, cost: SupportsIndex = 1) -> AsyncReservation:
         """Take `cost` on entering and settle what was really used later; RateLimitExceeded when it is denied."""
         check = self.prepare(Op.TAKE, key, limits, cost)
 
         async def take() -> Hold:
-            return (await self.hold(check)).require_allowed()
+            return (await self.take_hold(check)).require_allowed()
 
         return AsyncReservation(take, self._send)
 
@@ -155,7 +174,7 @@ class AsyncLimiter(LimiterCore):
             return bound.check(key, cost)
         return await self._decide_one(bound.prepare(Op.TAKE, key, cost))
 
-    async def hold(self, check: PendingCheck) -> Hold:
+    async def take_hold(self, check: PendingCheck) -> Hold:
         """Decide a check prepared for a TAKE, and keep what `release` needs."""
         return Hold(check, (await self.apply([check]))[0] if check.applies else [])
 
@@ -204,6 +223,9 @@ class AsyncLimiter(LimiterCore):
 
     async def aclose(self) -> None:
         """Close the store, if this limiter opened it, and the rules, if `from_config` did."""
+        for task in list(self._renewals):
+            if task.get_loop() is asyncio.get_running_loop():
+                task.cancel()
         if self.owns_catalog:
             await asyncio.to_thread(self.catalog.close)
         await self.driver.drain()
@@ -226,6 +248,7 @@ class AsyncLimiter(LimiterCore):
         await self.aclose()
 
     def _start(self, connect: bool = True) -> None:
+        self._renewals: set[asyncio.Task[None]] = set()
         observation = self.backend.observation
         if observation is None:
             self.driver = LoopDriver(self.backend)
@@ -240,8 +263,8 @@ class AsyncLimiter(LimiterCore):
     async def _send(self, request: Request) -> None:
         await self.apply([request])
 
-    async def _run(self, steps: AcquireSteps) -> Decision:
-        """Carry out the steps, until they return a decision."""
+    async def _run(self, steps: Generator[SendRequest | Sleep | AwaitTurn, list[Outcome] | bool | None, R]) -> R:
+        """Carry out the steps, until they return."""
         try:
             step = next(steps)
             while True:
@@ -258,7 +281,7 @@ class AsyncLimiter(LimiterCore):
                 else:
                     step = steps.send(result)
         except StopIteration as done:
-            return cast(Decision, done.value)
+            return cast(R, done.value)
 
 
 class AsyncBound:

@@ -53,6 +53,10 @@ class Bound:
         self.local = backend.local if self.single is not None else None
         self.ceiling = min(self.single.ceiling, MAX_COST) if self.single is not None else -1
         self.warning_threshold = -(-unique[0].capacity // 5)
+        self.holds = any(algorithm.holds for algorithm in unique)
+        """Whether one of them is an in-flight limit: then it is held, and not checked."""
+        if self.holds:
+            self.local = None
         self.server_side = any(is_server_side(algorithm) for algorithm in unique)
 
     def check(self, key: KeyText, cost: SupportsIndex = 1) -> Decision:
@@ -106,11 +110,25 @@ class Bound:
 
     def prepare(self, op: Op, key: KeyText, cost: SupportsIndex) -> PendingCheck:
         """The check of a key, for `Limiter.decide`. Bad input is a ValueError."""
+        if self.holds and op is Op.TAKE:
+            raise self.not_checked()
+        return self.prepare_hold(key, cost, op)
+
+    def prepare_hold(self, key: KeyText, cost: SupportsIndex, op: Op = Op.TAKE) -> PendingCheck:
+        """The same, for whoever releases the slots of in-flight limits."""
         whole = cost if isinstance(cost, int) else whole_cost(cost)
         if not isinstance(key, str) or not 0 < len(key) <= 256 or not 0 <= whole <= MAX_COST:
             key = check_input(key, whole)
         members = [Member(key, algorithm, whole) for algorithm in self.algorithms]
         return PendingCheck(self.pressure, op, members, None, key, self.order, self.server_side)
+
+    def not_checked(self) -> ConfigError:
+        """The error of a check under an in-flight limit."""
+        limits = [str(algorithm.limit) for algorithm in self.algorithms if algorithm.holds]
+        return ConfigError(
+            f"{limits[0]!r} limits what is in flight, and a check releases nothing: use "
+            "`with limiter.hold(key, limits):`"
+        )
 
     def _decide(self, check: PendingCheck) -> Decision:
         try:

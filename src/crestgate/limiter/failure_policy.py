@@ -108,7 +108,7 @@ class FailurePolicy:
         back = [
             Member(member.key, member.algorithm, member.cost, True, outcome.tick, member.cost, None, outcome.token)
             for member, outcome in decided
-            if outcome.decision.allowed and member.cost
+            if outcome.decision.allowed and member.cost and not member.peeks
         ]
         return outcomes, Request(Op.GIVE_BACK, back) if back else None
 

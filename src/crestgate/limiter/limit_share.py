@@ -34,7 +34,8 @@ class LimitShares:
     def members(self, members: Sequence[Member]) -> list[Member]:
         """The same members under shares of their limits."""
         return [
-            Member(m.key, self.of(m.algorithm), m.cost, m.binds, m.tick, m.amount, m.policy, m.token) for m in members
+            Member(m.key, self.of(m.algorithm), m.cost, m.binds, m.tick, m.amount, m.policy, m.token, m.peeks)
+            for m in members
         ]
 
     def of(self, algorithm: Algorithm) -> Algorithm:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from threading import Event
 from types import TracebackType
 from typing import Any, ParamSpec, Self, SupportsIndex, TypeVar, cast
@@ -17,10 +17,11 @@ from crestgate.errors import StoreError
 from crestgate.limiter.call_guard import CallCost, CallGuard, CallLimits, guarded, guarded_async
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.decorator_arguments import KeyMaker, refuse_missing_brackets
+from crestgate.limiter.in_flight import HeldSlots, SlotRenewer, hold_steps
 from crestgate.limiter.limiter_core import LimiterCore, ManyItem, acquire_input
 from crestgate.limiter.pending_check import PendingCheck, finish_checks, requests_of
 from crestgate.limiter.reservation import Hold, Reservation
-from crestgate.limiter.wait_queue import AcquireSteps, SendRequest, Sleep, acquire_steps
+from crestgate.limiter.wait_queue import AwaitTurn, SendRequest, Sleep, acquire_steps
 from crestgate.stores.port import BatchOutcomes, Op, Outcome, Request
 from crestgate.stores.remote_store import RemoteStore
 
@@ -93,9 +94,24 @@ class Limiter(LimiterCore):
         bound, clock = self.resolve(limits), self.clock
         return self._run(acquire_steps(bound, self.wait_queue, ThreadWaiter(), key, whole, timeout, clock.ticks))
 
+    def hold(self, key: str, limits: Limits, cost: SupportsIndex = 1, *, timeout: float | None = None) -> HeldSlots:
+        """Hold slots of in-flight limits (`20 concurrent`) while a block runs: `with limiter.hold(key, limits):`.
+
+        All limits of the chain are taken, rate limits too, or none: RateLimitExceeded when it is denied. With a
+        `timeout` it waits, first come first served per key, and TimeoutError when there is no room in time. The slots
+        are renewed while they are held, and released at the end of the block; what rate limits have charged stays.
+        """
+        whole = acquire_input(key, cost, timeout)
+        bound, clock = self.resolve_hold(limits), self.clock
+        return HeldSlots(
+            lambda: self._run(hold_steps(bound, self.wait_queue, ThreadWaiter(), key, whole, timeout, clock.ticks)),
+            self.apply,
+            self._renewer,
+        )
+
     def reserve(self, key: str, limits: Limits, cost: SupportsIndex = 1) -> Reservation:
         """Take `cost` now and settle what was really used later; RateLimitExceeded when it is denied."""
-        hold = self.hold(self.prepare(Op.TAKE, key, limits, cost))
+        hold = self.take_hold(self.prepare(Op.TAKE, key, limits, cost))
         return Reservation(hold.require_allowed(), self._send)
 
     def limit(
@@ -136,7 +152,7 @@ class Limiter(LimiterCore):
         requests = requests_of(checks)
         return finish_checks(checks, self.apply(requests) if requests else [])
 
-    def hold(self, check: PendingCheck) -> Hold:
+    def take_hold(self, check: PendingCheck) -> Hold:
         """Decide a check prepared for a TAKE, and keep what `release` needs."""
         return Hold(check, self.apply([check])[0] if check.applies else [])
 
@@ -154,6 +170,7 @@ class Limiter(LimiterCore):
 
     def close(self) -> None:
         """Close the store, if this limiter opened it, and the rules, if `from_config` did."""
+        self._renewer.close()
         if self.owns_catalog:
             self.catalog.close()
         self._close_store()
@@ -168,6 +185,7 @@ class Limiter(LimiterCore):
 
     def _start(self, connect: bool = True) -> None:
         """Connect to a remote store, so that no check has to."""
+        self._renewer = SlotRenewer()
         if connect and isinstance(self.store, RemoteStore):
             try:
                 self.store.connect()
@@ -185,8 +203,8 @@ class Limiter(LimiterCore):
     def _send(self, request: Request) -> None:
         self.apply([request])
 
-    def _run(self, steps: AcquireSteps) -> Decision:
-        """Carry out the steps, until they return a decision."""
+    def _run(self, steps: Generator[SendRequest | Sleep | AwaitTurn, list[Outcome] | bool | None, R]) -> R:
+        """Carry out the steps, until they return."""
         try:
             step = next(steps)
             while True:
@@ -203,7 +221,7 @@ class Limiter(LimiterCore):
                 else:
                     step = steps.send(result)
         except StopIteration as done:
-            return cast(Decision, done.value)
+            return cast(R, done.value)
 
 
 async def _to_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

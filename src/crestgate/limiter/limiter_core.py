@@ -298,11 +298,23 @@ class LimiterCore:
             bound = add_bounded(self.chains, algorithms, Bound(self.backend, algorithms), MAX_CACHED)
         return bound
 
+    def resolve_hold(self, limits: Limits) -> Bound:
+        """The chain of a hold, which has an in-flight limit."""
+        bound = self.resolve(limits)
+        if not bound.holds:
+            raise ConfigError(
+                f"hold needs an in-flight limit, such as '20 concurrent', and these are {', '.join(bound.names)}: "
+                "use check, acquire or reserve for rate limits"
+            )
+        return bound
+
     def chain_getter(self, limits: Limits) -> Callable[[], Bound]:
         """A function that returns the chain of a decorated function at each call, since plans may change. Limits that
         cannot be parsed are an error now."""
         given = reusable(limits)
         bound = self.resolve(given)
+        if bound.holds:
+            raise bound.not_checked()
         if self.has_fixed_limits:
             return lambda: bound
         return lambda: self.resolve(given)

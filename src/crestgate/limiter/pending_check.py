@@ -176,7 +176,7 @@ def _takes(checks: Sequence[PendingCheck]) -> list[SingleTake] | None:
         if len(members) != 1 or check.op is not Op.TAKE or check.order is not None:
             return None
         member = members[0]
-        if not member.binds:
+        if not member.binds or member.peeks:
             return None
         takes.append((member.algorithm, member.key, member.cost))
     return takes

@@ -107,12 +107,13 @@ def is_cancellation(kind: type[BaseException]) -> bool:
 def is_charged(request: Request, outcomes: Sequence[Outcome]) -> bool:
     """Whether the store itself charged the cost. A store that failed has charged nothing that could be given back."""
     denied = any(m.binds and not o.decision.allowed for m, o in zip(request.members, outcomes, strict=True))
-    return not denied and any(outcome.decision.reason == "ok" for outcome in outcomes)
+    return not denied and bool(_charges(request, outcomes))
 
 
 def _charges(request: Request, outcomes: Sequence[Outcome]) -> list[tuple[Member, Outcome]]:
     """The members of an admitted request that were charged: not those that the failure policy answered."""
-    return [(m, o) for m, o in zip(request.members, outcomes, strict=True) if o.decision.reason == "ok"]
+    members = zip(request.members, outcomes, strict=True)
+    return [(m, o) for m, o in members if o.decision.reason == "ok" and not m.peeks]
 
 
 def give_back(request: Request, outcomes: Sequence[Outcome], amount: int | None = None) -> Request:

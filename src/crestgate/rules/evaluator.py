@@ -61,7 +61,11 @@ class RuleEvaluator:
         shadows = False
         for key, rule in chosen:
             shadows = shadows or rule.shadow
-            members.append(Member(key, rule.algorithm, whole, not rule.shadow, 0, 0, rule.on_store_error))
+            algorithm = rule.algorithm
+            # A check looks at an in-flight limit and takes no slot: nobody would release it.
+            members.append(
+                Member(key, algorithm, whole, not rule.shadow, 0, 0, rule.on_store_error, None, algorithm.holds)
+            )
             dimensions = rule.dimensions if not dimensions else [*dimensions, rule.dimension]
         on_shadows = self._count_shadows if shadows else None
         return PendingCheck(self._pressure, op, members, dimensions, None, None, False, on_shadows)

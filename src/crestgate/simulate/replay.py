@@ -63,7 +63,7 @@ class RuleReplay:
         if len(chosen) == 1:
             key, entry = chosen[0]
             algorithm = entry.algorithm
-            if not entry.shadow and cost <= algorithm.ceiling:
+            if not entry.shadow and cost <= algorithm.ceiling and not algorithm.holds:
                 allowed = self.store.take(algorithm, key, cost).allowed
                 counted = self.tallies.count(entry, key, allowed)
                 if not allowed:
@@ -73,7 +73,9 @@ class RuleReplay:
         if not chosen:
             self.unmatched += 1
             return True
-        members = [Member(key, entry.algorithm, cost, not entry.shadow) for key, entry in chosen]
+        members = [
+            Member(key, entry.algorithm, cost, not entry.shadow, peeks=entry.algorithm.holds) for key, entry in chosen
+        ]
         outcomes = self.store.apply([Request(Op.TAKE, members)])[0]
         binds = False
         for i in range(len(chosen)):

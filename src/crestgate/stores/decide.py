@@ -57,6 +57,9 @@ def decide(op: Op, members: Sequence[Member], counters: Sequence[StoredCounter],
             continue
         if op is Op.RESET:
             counter.forget()
+        elif op is Op.RENEW:
+            outcomes.append(_renew(member, counter, now))
+            continue
         elif op is Op.CHARGE:
             _charge(member, counter, now)
         else:
@@ -82,7 +85,7 @@ def _take(members: Sequence[Member], counters: Sequence[StoredCounter], now: i64
             if not admitted and step is not None:
                 outcomes.append(Outcome(_not_written(member.algorithm, counter, now, step), 0))
                 continue
-            if step is None or not step[0]:
+            if step is None or not step[0] or member.peeks:
                 outcomes.append(Outcome(_peek(member.algorithm, counter, now, member.cost), 0))
                 continue
             if member.cost:
@@ -111,7 +114,7 @@ def _rebase(counter: StoredCounter, algorithm: Algorithm, now: i64) -> None:
 def give_back_members(members: Sequence[Member], outcomes: Sequence[Outcome]) -> list[Member]:
     """Members of a GIVE_BACK that undoes these outcomes of a TAKE."""
     taken = zip(members, outcomes, strict=False)
-    return [Member(m.key, m.algorithm, m.cost, True, o.tick, m.cost, None, o.token) for m, o in taken]
+    return [Member(m.key, m.algorithm, m.cost, True, o.tick, 0 if m.peeks else m.cost, None, o.token) for m, o in taken]
 
 
 def _write(member: Member, counter: StoredCounter, step: Step) -> None:
@@ -155,6 +158,34 @@ def _give_back(member: Member, counter: StoredCounter, now: i64) -> None:
     if back:
         state.put_back(time, a, b, member.tick, back)
         counter.changed()
+
+
+def _renew(member: Member, counter: StoredCounter, now: i64) -> Outcome:
+    """Move the cost of an entry of a log to now. The new entry is written before the old one is removed: whoever is
+    killed in between leaves one too many, never one too few."""
+    algorithm, cost, tick = member.algorithm, member.cost, member.tick
+    state = counter.state
+    if state is None or not algorithm.capacity:
+        return _gone(algorithm, counter, now)
+    _rebase(counter, algorithm, now)
+    log = state.log
+    if log is None or not _same_shape(counter.writer, algorithm):
+        return _gone(algorithm, counter, now)
+    at = algorithm.instant(state, now)
+    if tick <= at - algorithm.period or log.cost_at(tick) < cost:
+        return _gone(algorithm, counter, now)
+    if tick != at and cost:
+        time, a, b = algorithm.charge(state, now, cost)
+        state.put(time, a, b, cost)
+        counter.changed()
+        state.put_back(time, a - cost, b, tick, cost)
+        counter.changed()
+    return Outcome(_peek(algorithm, counter, now, 0), at)
+
+
+def _gone(algorithm: Algorithm, counter: StoredCounter, now: i64) -> Outcome:
+    standing = _peek(algorithm, counter, now, 0)
+    return Outcome(Decision(algorithm, False, standing.remaining, None, standing.reset_us, None), 0)
 
 
 def _peek(algorithm: Algorithm, counter: StoredCounter, now: i64, cost: i64) -> Decision:

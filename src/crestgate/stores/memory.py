@@ -227,7 +227,7 @@ class MemoryStore(LocalStore):
         for member in members:
             algorithm = member.algorithm
             cost = member.cost
-            if cost > algorithm.ceiling or not cost:
+            if cost > algorithm.ceiling or not cost or member.peeks:
                 return None
             keys = names.get(algorithm.name)
             entry = keys.get(member.key) if keys is not None else None

@@ -200,7 +200,7 @@ class _PendingRequest:
         charged = []
         for position, member in zip(part.positions, part.members, strict=True):
             result = self.results[position]
-            if isinstance(result, Outcome) and result.decision.allowed and member.cost:
+            if isinstance(result, Outcome) and result.decision.allowed and member.cost and not member.peeks:
                 charged.append(position)
         return charged
 

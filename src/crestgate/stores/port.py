@@ -68,6 +68,9 @@ class Op(Enum):
     full limit. A remote service does not get the amount."""
     GIVE_BACK = "give back"
     """Return `amount` of what a TAKE of `cost` charged at `tick`."""
+    RENEW = "renew"
+    """Move `cost` of what a TAKE, or the last RENEW, charged at `tick` to now, whether or not the limit is full: the
+    slot of an in-flight limit lives on. Denied, and nothing changes, when that entry has expired or is gone."""
     CLAIM = "claim"
     """Reserve the record before other nodes decide: no members. Sets `replay` or `pending` of a record that exists."""
     SAVE = "save"
@@ -82,10 +85,11 @@ class Member:
 
     A non-binding member is decided and charged, but never denies the request. `policy` is the failure policy if the
     store cannot decide (see limiter/failure_policy.py); None means the limiter's. `token` is the one of the outcome
-    that a GIVE_BACK or CHARGE settles, for stores that require it.
+    that a GIVE_BACK or CHARGE settles, for stores that require it. A member that `peeks` is decided like the others of
+    its TAKE, and may deny it, but is never charged: its outcome has the tick 0.
     """
 
-    __slots__ = ("algorithm", "amount", "binds", "cost", "key", "policy", "tick", "token")
+    __slots__ = ("algorithm", "amount", "binds", "cost", "key", "peeks", "policy", "tick", "token")
 
     def __init__(
         self,
@@ -97,6 +101,7 @@ class Member:
         amount: i64 = 0,
         policy: str | None = None,
         token: str | None = None,
+        peeks: bool = False,
     ) -> None:
         self.key = key
         self.algorithm = algorithm
@@ -106,6 +111,7 @@ class Member:
         self.amount = amount
         self.policy = policy
         self.token = token
+        self.peeks = peeks
 
 
 @final
@@ -177,10 +183,11 @@ class Request:
 
 @final
 class Outcome:
-    """The result for one member: its own decision, and the tick that a later GIVE_BACK must pass.
+    """The result for one member: its own decision, and the tick that a later GIVE_BACK or RENEW must pass.
 
-    After RESET, CHARGE and GIVE_BACK the decision is that of a PEEK of cost 0. `token` is issued by a remote service
-    for a TAKE and required to settle it; other stores have none.
+    After a RENEW that found the entry, and after RESET, CHARGE and GIVE_BACK, the decision is that of a PEEK of cost 0;
+    after a RENEW that did not find it, it is not allowed, and waiting does not help. `token` is issued by a remote
+    service for a TAKE and required to settle it; other stores have none.
     """
 
     __slots__ = ("decision", "tick", "token")

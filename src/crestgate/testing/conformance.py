@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from crestgate.core.algorithms import ALGORITHMS, BUILT_IN, Algorithm, build
+from crestgate.core.algorithms import ALGORITHMS, BUILT_IN, CONCURRENCY, Algorithm, build
 from crestgate.core.decision import Decision
 from crestgate.core.limit import Limit
 from crestgate.errors import StoreError
@@ -348,6 +348,75 @@ class StoreConformance:
 
     # -- keys, names, threads, close --------------------------------------------------------------------------------
 
+    # -- slots that are held ----------------------------------------------------------------------------------------
+
+    def test_renewed_slot_lives_on_and_an_expired_one_is_gone(self) -> None:
+        for store, clock, algorithm in self._slots(2, 60):
+            first = apply(store, Op.TAKE, Member("key", algorithm, 1))[0]
+            clock.advance(30)
+            second = apply(store, Op.TAKE, Member("key", algorithm, 1))[0]
+            assert not take(store, algorithm).allowed
+            clock.advance(29.999999)
+            renewed = apply(store, Op.RENEW, Member("key", algorithm, 1, True, first.tick))[0]
+            assert (renewed.decision.allowed, renewed.decision.remaining, renewed.decision.reset_after) == (
+                True,
+                0,
+                60.0,
+            )
+            clock.advance(30.000001)
+            assert peek(store, algorithm).remaining == 1, "the second was not renewed"
+            gone = apply(store, Op.RENEW, Member("key", algorithm, 1, True, second.tick))[0]
+            assert (gone.decision.allowed, gone.decision.remaining, gone.tick) == (False, 1, 0)
+            old = apply(store, Op.RENEW, Member("key", algorithm, 1, True, first.tick))[0]
+            assert not old.decision.allowed, "it has moved"
+            apply(store, Op.GIVE_BACK, Member("key", algorithm, 1, True, renewed.tick, 1))
+            assert peek(store, algorithm).remaining == 2
+            assert not apply(store, Op.RENEW, Member("key", algorithm, 1, True, renewed.tick))[0].decision.allowed
+            assert not apply(store, Op.RENEW, Member("nobody", algorithm, 1, True, renewed.tick))[0].decision.allowed
+
+    def test_renewal_moves_only_its_own_part_of_a_tick(self) -> None:
+        for store, clock, algorithm in self._slots(5, 60):
+            outcomes = [apply(store, Op.TAKE, Member("key", algorithm, cost))[0] for cost in (1, 2, 2)]
+            assert {outcome.tick for outcome in outcomes} == {outcomes[0].tick}
+            clock.advance(20)
+            moved = apply(store, Op.RENEW, Member("key", algorithm, 2, True, outcomes[1].tick))[0]
+            clock.advance(40)
+            assert peek(store, algorithm).remaining == 3
+            again = apply(store, Op.RENEW, Member("key", algorithm, 2, True, moved.tick))[0]
+            same = apply(store, Op.RENEW, Member("key", algorithm, 2, True, again.tick))[0]
+            assert (again.decision.allowed, same.decision.allowed, same.tick) == (True, True, again.tick)
+
+    def test_many_short_holds_under_a_long_one(self) -> None:
+        for store, clock, algorithm in self._slots(40, 60):
+            held = [apply(store, Op.TAKE, Member("key", algorithm, 1))[0].tick for _ in range(20)]
+            for number in range(300):
+                clock.advance(0.001)
+                taken = apply(store, Op.TAKE, Member("key", algorithm, 1))[0]
+                back = apply(store, Op.GIVE_BACK, Member("key", algorithm, 1, True, taken.tick, 1))[0]
+                assert back.decision.remaining == 20, number
+                if number % 10 == 0:
+                    renewed = apply(store, Op.RENEW, Member("key", algorithm, 1, True, held.pop(0)))[0]
+                    assert renewed.decision.allowed, number
+                    held.append(renewed.tick)
+            for tick in held:
+                apply(store, Op.GIVE_BACK, Member("key", algorithm, 1, True, tick, 1))
+            assert peek(store, algorithm).remaining == 40
+
+    def test_member_that_peeks_denies_and_is_not_charged(self) -> None:
+        for store, _, algorithm in self._slots(2, 60):
+            other = self._build("token_bucket", 5, 60, "other")
+            members = [Member("key", other, 1), Member("key", algorithm, 1, peeks=True)]
+            for left in (4, 3):
+                outcomes = apply(store, Op.TAKE, *members)
+                assert [(o.decision.allowed, o.decision.remaining) for o in outcomes] == [(True, left), (True, 2)]
+                assert outcomes[1].tick == 0
+            assert take(store, algorithm, cost=2).allowed
+            assert [o.decision.allowed for o in apply(store, Op.TAKE, *members)] == [True, False]
+            assert peek(store, other).remaining == 3
+            assert not apply(store, Op.TAKE, Member("key", algorithm, 1, peeks=True))[0].decision.allowed
+            assert apply(store, Op.TAKE, Member("free", algorithm, 1, peeks=True))[0].decision.remaining == 2
+            assert peek(store, algorithm, "free").remaining == 2
+
     def test_counters_are_isolated(self) -> None:
         for store, _, algorithm in self._stores(1, 60):
             for key in STRANGE_KEYS:
@@ -403,6 +472,14 @@ class StoreConformance:
         store = self.make_store(clock)
         yield store, clock, build(batch, "limit"), build(critical, "limit")
         store.close()
+
+    def _slots(self, count: int, ttl: float) -> Iterator[tuple[Store, FakeClock, Algorithm]]:
+        """The same for an in-flight limit alone, for stores that have it."""
+        if CONCURRENCY in self.algorithms:
+            clock = FakeClock(START)
+            store = self.make_store(clock)
+            yield store, clock, self._build(CONCURRENCY, count, ttl)
+            store.close()
 
     def _calendars(self, text: str) -> Iterator[tuple[Store, FakeClock, Algorithm]]:
         """A new store on a new clock, shortly before the clocks change in Europe, for stores with fixed windows."""

@@ -48,6 +48,15 @@ def vector_mismatches(sequence: dict[str, Any], make_store: Callable[[FakeClock]
             taken[number] = algorithm, outcome.tick, call["cost"]
             if (actual := _numbers(outcome.decision)) != (expected := _expected(call["expect"])):
                 mismatches.append(f"{sequence['name']}, call {number} {call}: expected {expected}, got {actual}")
+        elif op == "renew":
+            taker, tick, cost = taken[call["take"]]
+            outcome = _apply(store, Op.RENEW, Member(KEY, algorithm, cost, True, tick))
+            if outcome.decision.allowed:
+                taken[call["take"]] = taker, outcome.tick, cost
+            decision, expect = outcome.decision, call["expect"]
+            renewed = decision.allowed, decision.remaining, decision.reset_us
+            if renewed != (expect["allowed"], expect["remaining"], expect["reset_us"]):
+                mismatches.append(f"{sequence['name']}, call {number} {call}: got {renewed}")
         elif op == "reset":
             _apply(store, Op.RESET, Member(KEY, algorithm, 0))
         elif op == "charge":

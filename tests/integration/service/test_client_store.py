@@ -307,7 +307,7 @@ def test_held_request_can_be_released(limiter: Limiter, key: str) -> None:
     from crestgate.stores.port import Op
 
     context = RequestContext(user=key, path="/far")
-    held = limiter.hold(limiter.prepare_request(Op.TAKE, context))
+    held = limiter.take_hold(limiter.prepare_request(Op.TAKE, context))
     assert held.decision.remaining == 1
     assert limiter.release(held).remaining == 2
     assert limiter.peek_request(context).remaining == 2

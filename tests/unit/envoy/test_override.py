@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from crestgate.core.algorithms import ALGORITHMS
+from crestgate.core.algorithms import ALGORITHMS, CONCURRENCY
 from crestgate.core.limit import Limit
 from crestgate.envoy.files import read_descriptor_files
 from crestgate.envoy.matcher import MAX_OVERRIDES, Domains, Match
@@ -61,7 +61,7 @@ def test_override_uses_the_configured_algorithm(domains: Domains) -> None:
     assert limit_of(found) == Limit(2**32 - 1, 365 * 86_400, algorithm="fixed_window")
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != CONCURRENCY])
 def test_override_of_what_takes_a_burst_has_a_counter_for_each_number(algorithm: str, tmp_path: Path) -> None:
     limit = f"{{unit: hour, requests_per_unit: 5, algorithm: {algorithm}}}"
     (tmp_path / "limits.yaml").write_text(f"domain: d\ndescriptors: [{{key: k, rate_limit: {limit}}}]\n")

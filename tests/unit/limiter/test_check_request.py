@@ -388,3 +388,12 @@ def test_catalog_may_be_empty() -> None:
     catalog = Catalog([], NEVER)
     with Limiter("memory://", catalog=catalog) as limiter:
         assert limiter.check_request(RequestContext(user="1")).reason == "no_rule"
+
+
+# -- in-flight limits -----------------------------------------------------------------------------------------------
+
+
+def test_check_under_an_in_flight_rule_takes_no_slot(make_limiter: Maker) -> None:
+    gate = make_limiter("slots user limit=2 algorithm=concurrency\nall global limit=5")
+    assert gate.admits("user=1", 3) == 3
+    assert gate.remaining("user=1") == [2, 2]

@@ -22,7 +22,7 @@ def _run(gate: RuleLimiter, answer: Any) -> Any:
 
 
 def hold(gate: RuleLimiter, prepared: PendingCheck) -> Hold:
-    holding: Hold = _run(gate, gate.limiter.hold(prepared))
+    holding: Hold = _run(gate, gate.limiter.take_hold(prepared))
     return holding
 
 
@@ -96,7 +96,7 @@ def test_release_never_overfills_a_bucket(make_limiter: Maker) -> None:
 
 def test_hold_of_a_thread_can_be_released_on_an_event_loop() -> None:
     limiter = Limiter("memory://")
-    holding = limiter.hold(limiter.prepare(Op.TAKE, "k", "3/hour using fixed_window"))
+    holding = limiter.take_hold(limiter.prepare(Op.TAKE, "k", "3/hour using fixed_window"))
 
     async def later() -> Decision:
         from crestgate import AsyncLimiter

@@ -19,7 +19,21 @@ from crestgate.errors import ConfigError
 if TYPE_CHECKING:
     from crestgate.core.limit import Limit
 
-__all__ = ["ALGORITHMS", "BUILT_IN", "Algorithm", "AlgorithmKind", "PureStep", "Verdict", "build", "register_algorithm"]
+__all__ = [
+    "ALGORITHMS",
+    "BUILT_IN",
+    "CONCURRENCY",
+    "Algorithm",
+    "AlgorithmKind",
+    "PureStep",
+    "Verdict",
+    "build",
+    "register_algorithm",
+]
+
+CONCURRENCY: Final = "concurrency"
+"""In-flight limits: a sliding log whose period is the time to live of a slot, and whose entries are given back when
+their holder is done (`Op.GIVE_BACK`), or moved to now while it goes on (`Op.RENEW`)."""
 
 
 class AlgorithmKind(NamedTuple):
@@ -42,6 +56,7 @@ ALGORITHMS: dict[str, AlgorithmKind] = {
     "sliding_window_log": AlgorithmKind(SlidingWindowLog, takes_burst=False),
     "sliding_window_counter": AlgorithmKind(SlidingWindowCounter, takes_burst=False),
     "gcra": AlgorithmKind(Gcra, takes_burst=True),
+    CONCURRENCY: AlgorithmKind(SlidingWindowLog, takes_burst=False),
 }
 BUILT_IN: Final = tuple(ALGORITHMS)
 """The names of those that every store has, without what `register_algorithm` adds later."""

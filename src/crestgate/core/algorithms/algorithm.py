@@ -80,6 +80,8 @@ class Algorithm:
     """Whether states need a `Log` beside their three numbers."""
     inline: bool
     """Whether a caller of a service defined the limit: a store then reserves only a share of its space for it."""
+    holds: bool
+    """Whether it counts requests in flight: its slots are held and renewed, and a plain check only looks at them."""
     queues: bool
     """Whether admitted requests queue: their step's `wait` is the queue before them."""
     limit: Limit
@@ -107,6 +109,7 @@ class Algorithm:
         self.recovery_us = limit.period_us
         self.keeps_log = False
         self.inline = False
+        self.holds = False
         self.queues = False
         self.last_tick = MAX_SAFE_INTEGER // tick
         self.min_a = 0

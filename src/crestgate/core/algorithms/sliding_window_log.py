@@ -4,6 +4,9 @@
 Exact in every span, with an entry per request (requests of the same tick share one). An entry of tick t stops counting
 at exactly t + period. State: `time`, in `a` the total cost of the stored entries, in `b` the tick of the newest entry
 with a cost, and the entries in the log.
+
+In-flight limits (`concurrency`) are the same with another name: an entry is a slot that is held, and the period is its
+time to live.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ class SlidingWindowLog(Algorithm):
         count = limit.count
         super().__init__(limit, name, count, tick_for(limit, lambda _: count), 0)
         self.keeps_log = True
+        self.holds = limit.algorithm == "concurrency"
         self.min_b = -self.last_tick
         self.max_b = self.last_tick
 

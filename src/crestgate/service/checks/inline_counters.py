@@ -161,7 +161,7 @@ def _members(limiter: AsyncLimiter, op: Op, counter: CounterBody, proof: Settlem
     if counter.plan is not None:
         if settles:
             proof.missing = "without the tokens that this caller got for taking it"
-        return [Member(key, algorithm, cost) for algorithm in _plan(limiter, counter)]
+        return [Member(key, one, cost, peeks=one.holds) for one in _plan(limiter, counter)]
     if not 0 <= counter.tick <= MAX_SAFE_INTEGER:
         raise InvalidRequestError("tick", f"must be a whole number from 0 to {MAX_SAFE_INTEGER}")
     if not settles:
@@ -169,7 +169,7 @@ def _members(limiter: AsyncLimiter, op: Op, counter: CounterBody, proof: Settlem
             raise InvalidRequestError("amount", AMOUNT)
         written_out = _algorithm(counter, True)
         check_duration(written_out, proof.may_write)
-        return [Member(key, written_out, cost, counter.binds)]
+        return [Member(key, written_out, cost, counter.binds, peeks=written_out.holds)]
     claimed = None if counter.token is None else proof.tokens.read(counter.token)
     algorithm = _algorithm(counter, claimed is None or claimed.inline)
     proven = proof.add(op, counter, claimed, algorithm)

@@ -47,8 +47,9 @@ KINDS = {  # script.py makes them constants of the Lua script: TOKEN_BUCKET and 
     "sliding_window_counter": 5,
     "gcra": 6,
     "calendar_window": 8,
+    "concurrency": 9,
 }
-OPS = {Op.TAKE: 1, Op.PEEK: 2, Op.RESET: 3, Op.CHARGE: 4, Op.GIVE_BACK: 5}
+OPS = {Op.TAKE: 1, Op.PEEK: 2, Op.RESET: 3, Op.CHARGE: 4, Op.GIVE_BACK: 5, Op.RENEW: 11}
 RECORD_OPS = {Op.CLAIM: 8, Op.SAVE: 9, Op.RELEASE: 10}
 SERVER_TIME = -1
 MAX_CACHED_LIMITS = 4096
@@ -106,7 +107,7 @@ class BatchEncoder:
             limit, name = self.limits.get(member.algorithm) or self.encode_limit(member.algorithm, now)
             subject = member.key.encode("utf-8", "surrogatepass")
             key = self.prefix + name + subject if self.tag_of is None else self.key(name, member.key)
-            one = _MEMBER.pack(1, 1, 1 if member.binds else 0, member.cost, 0, 0)
+            one = _MEMBER.pack(1, 1, flags(member), member.cost, 0, 0)
             return (1, key, _BATCH.pack(now, 1, 1) + limit + _ONE_TAKE + one), _ONE_REPLY_BYTES
         keys: dict[tuple[bytes, str], int] = {}
         limits: dict[bytes, int] = {}
@@ -136,7 +137,7 @@ class BatchEncoder:
                     _MEMBER.pack(
                         keys.setdefault(key, len(keys) + 1),
                         limits.setdefault(limit, len(limits) + 1),
-                        1 if member.binds else 0,
+                        flags(member),
                         member.cost,
                         member.tick,
                         member.amount,
@@ -208,6 +209,11 @@ class BatchEncoder:
         limit = encoded, escape(algorithm.name) + b":"
         self.calendars[algorithm] = now, limit
         return limit
+
+
+def flags(member: Member) -> int:
+    """Whether a member binds (1), and whether it only peeks (2)."""
+    return (1 if member.binds else 0) + (2 if member.peeks else 0)
 
 
 def escape(text: str) -> bytes:

@@ -80,7 +80,7 @@ class ServiceStore(ThreadedStore):
         return {self.title: self.breaker}
 
     def supports(self, algorithm: Algorithm) -> bool:
-        return not isinstance(algorithm, CustomAlgorithm)
+        return not isinstance(algorithm, CustomAlgorithm) and not algorithm.holds
 
     def plan_of(self, name: str) -> Algorithm:
         return placeholder(name)

@@ -97,7 +97,7 @@ def decide_fast(store: SharedStore, request: Request, where: list[Location], now
         return None
     member = request.members[0]
     algorithm = member.algorithm
-    if algorithm.keeps_log or member.cost > algorithm.ceiling:
+    if algorithm.keeps_log or member.peeks or member.cost > algorithm.ceiling:
         return None
     digest, stripe = where[0]
     slot = store.table.find(stripe, digest)
@@ -109,7 +109,7 @@ def decide_request(
     store: SharedStore, op: Op, members: Sequence[Member], where: list[Location], now: int, held: Container[int]
 ) -> list[Outcome]:
     """One request, all or nothing. All stripes in `held` are locked, its own among them."""
-    if len(members) < 2 or op is Op.PEEK:
+    if len(members) < 2 or op is Op.PEEK or op is Op.RENEW:  # each renewal counts for itself
         return decide(op, members, load_counters(store, op, members, where, now, held, None), now)
     chain = ChainCommit(store.journals, where[0][1])
     try:

@@ -12,6 +12,7 @@ next commit:
     append      writes beyond the last entry: into the one cell of the ring that is always free, or into a new block if
                 needed; the next commit makes it visible. One entry per commit
     move        copies all entries from the ring to a block or back, which the committed state does not reach
+    compact     the same without the entries that were given back, when they are the most
     drop        moves the head; blocks that are no longer in the list are freed after the commit
     take back   changes costs in place, between a commit that flags the slot as changing and one that clears the flag;
                 a reader that finds the flag sums the entries again
@@ -128,8 +129,8 @@ class BlockLog(Log):
 
     def has_valid_end(self) -> bool:
         """Whether the tick of the newest entry that costs anything, as the slot's state has it, can be right."""
-        if self.newest > self.last_tick or not self.entries:
-            return self.newest <= self.last_tick
+        if self.newest > self.last_tick or not self.entries or not self.total_cost:
+            return self.newest <= self.last_tick  # nothing costs anything: all entries were given back
         if self.tail:
             at: i64 = self.blocks_at + self.tail * 16
         else:
@@ -235,6 +236,8 @@ class BlockLog(Log):
         is_full = self.tail % BLOCK_CELLS == BLOCK_CELLS - 1
         if self.tail and (self.entries == 0 or (is_full and self.entries < MAX_RING_ENTRIES)):
             self.move_to_ring()
+        elif self.tail and is_full and self.entries > 2 * self.total_cost + BLOCK_CELLS:
+            self.compact()  # at least half of them were given back
         if self.tail == 0:
             if self.entries < MAX_RING_ENTRIES:
                 cell = (self.head + self.entries) % RING_CELLS
@@ -242,7 +245,7 @@ class BlockLog(Log):
                 self.entries += 1
                 return
             self.move_to_block()
-        elif is_full:
+        elif self.tail % BLOCK_CELLS == BLOCK_CELLS - 1:
             block = self.owner.new_block()
             self.words[(self.blocks_at + self.tail // BLOCK_CELLS * BLOCK_BYTES) >> 3] = block
             self.tail = block * BLOCK_CELLS
@@ -275,6 +278,37 @@ class BlockLog(Log):
         self.unused += blocks
         self.head = 0
         self.tail = 0
+
+    def compact(self) -> None:
+        """Copy the entries that cost anything to the ring, or to a new block list. The others were given back, and
+        would stay until the oldest entry is dropped."""
+        blocks = [self.tail // BLOCK_CELLS]
+        live: list[tuple[int, int]] = []
+        for position in self.positions():
+            if position // BLOCK_CELLS not in blocks[-2:]:
+                blocks.append(position // BLOCK_CELLS)
+            tick, cost = self.entry(position)
+            if cost:
+                live.append((tick, cost))
+        if len(live) < MAX_RING_ENTRIES:
+            for i in range(len(live)):
+                _ENTRY.pack_into(self.memory, self.ring_at + i * 16, *live[i])
+            self.head = 0
+            self.tail = 0
+        else:
+            self.number = self.owner.next_number()
+            for i in range(len(live)):
+                if i % (BLOCK_CELLS - 1) == 0:
+                    block = self.owner.new_block()
+                    if i == 0:
+                        self.head = block * BLOCK_CELLS + 1
+                    else:
+                        self.words[(self.blocks_at + self.tail // BLOCK_CELLS * BLOCK_BYTES) >> 3] = block
+                    self.tail = block * BLOCK_CELLS
+                self.tail += 1
+                _ENTRY.pack_into(self.memory, self.blocks_at + self.tail * 16, *live[i])
+        self.entries = len(live)
+        self.unused += blocks
 
     def drop(self, amount: i64) -> None:
         if amount >= self.total_cost:  # all of them: the next commit frees the block list as a whole

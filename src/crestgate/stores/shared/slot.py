@@ -40,7 +40,7 @@ _COPY = struct.Struct(f"@{COPY_WORDS}q")
 CHANGING = 1 << 40
 """Set in the algorithm's word while a log's entries are changed in place."""
 BLOCK_LIST_NUMBERS = 1 << 31
-_LOG_CODE = zlib.crc32(b"sliding_window_log")
+_LOG_CODES = (zlib.crc32(b"sliding_window_log"), zlib.crc32(b"concurrency"))
 
 
 def committed_block_list(words: memoryview, at: int) -> int:
@@ -53,7 +53,7 @@ def block_list_after(words: memoryview, at: int, commits: int) -> int:
     copy = (at >> 3) + 1 + (commits & 1) * COPY_WORDS
     code: int = words[copy + 6]
     tail: int = words[copy + 8]
-    if code & ~CHANGING != _LOG_CODE or tail == 0:
+    if code & ~CHANGING not in _LOG_CODES or tail == 0:
         return -1
     number: int = words[copy + 11]
     return number

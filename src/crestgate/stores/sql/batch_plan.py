@@ -52,15 +52,15 @@ class PlannedCounter:
         self.keeps_log = False
         self.cost = 0
         self.ticks: list[int] = []
-        """Ticks of the give-backs."""
+        """Ticks of the give-backs and renewals."""
 
-    def add(self, op: Op, algorithm: Algorithm, cost: int, tick: int) -> None:
-        if (op is Op.TAKE or op is Op.CHARGE) and cost and algorithm.capacity:
+    def add(self, op: Op, algorithm: Algorithm, cost: int, tick: int, peeks: bool) -> None:
+        if (op is Op.TAKE or op is Op.CHARGE) and cost and algorithm.capacity and not peeks:
             self.charges = True
         if algorithm.keeps_log:
             self.keeps_log = True
             self.cost += cost
-            if op is Op.GIVE_BACK:
+            if op is Op.GIVE_BACK or op is Op.RENEW:
                 self.ticks.append(tick)
 
     def columns(self, prefix: bytes) -> tuple[str, str, str, str]:
@@ -97,7 +97,7 @@ class BatchPlan:
                 counter = counters.get(hex_id)
                 if counter is None:
                     counter = counters[hex_id] = PlannedCounter(hex_id, algorithm.name, member.key)
-                counter.add(request.op, algorithm, member.cost, member.tick)
+                counter.add(request.op, algorithm, member.cost, member.tick, member.peeks)
                 ids.append(hex_id)
             self.member_ids.append(ids)
         self.counters = {hex_id: counters[hex_id] for hex_id in sorted(counters)}

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from crestgate.core.algorithms import ALGORITHMS
+from crestgate.core.algorithms import ALGORITHMS, CONCURRENCY
 from crestgate.envoy.matcher import Domains
 from crestgate.service.errors import ApiError
 from flaky_store import Flaky
 from unit.service.checks.proxy import Proxy, descriptor
 
-NAMES = tuple(ALGORITHMS)
+NAMES = tuple(name for name in ALGORITHMS if name != CONCURRENCY)
 YAML = """
 domain: edge
 descriptors:

@@ -11,7 +11,7 @@ end
 
 local function read_cell(key, alg)
   local bytes
-  if alg.kind == SLIDING_WINDOW_LOG then
+  if keeps_log(alg.kind) then
     bytes = redis.pcall('GETRANGE', key, 0, LOG_BYTES - 1) -- entries are read on demand
   else
     bytes = redis.pcall('GET', key) or ''
@@ -28,7 +28,7 @@ local function read_cell(key, alg)
   if version ~= STATE_VERSION then return foreign_cell(key, version) end
   if not constructors[kind] then return foreign_cell(key, 0) end
   local state = {time = time, a = a, b = b, log = nil}
-  if kind == SLIDING_WINDOW_LOG then
+  if keeps_log(kind) then
     local head, stored = unpack_from('>I4I4', bytes, STATE_BYTES + 1)
     state.log = log_entries().new(key, head, stored)
   end
@@ -38,7 +38,7 @@ local function read_cell(key, alg)
   }
 end
 
--- The first step of TAKE and GIVE_BACK: rebase a counter that is more than a period ahead of the clock.
+-- The first step of TAKE, GIVE_BACK and RENEW: rebase a counter that is more than a period ahead of the clock.
 local function rebase_if_ahead(cell, alg, now)
   local state = cell.state
   if state then
@@ -56,7 +56,7 @@ local function replace(cell, alg, time, a, b)
   local state = {time = time, a = a, b = b, log = nil}
   cell.kind, cell.tick, cell.count, cell.period_us = alg.kind, alg.tick, alg.count, alg.period_us
   cell.writer, cell.changed = alg, true
-  if alg.kind == SLIDING_WINDOW_LOG then
+  if keeps_log(alg.kind) then
     local log = log_entries()
     state.log = log.new(cell.key, 0, 0)
     if a > 0 then log.append(state.log, time, a) end

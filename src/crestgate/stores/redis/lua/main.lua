@@ -35,13 +35,21 @@ local function write(cell, alg, time, a, b, cost)
   end
 end
 
-local function take_one(cell, alg, cost, now)
+local function take_one(cell, alg, cost, now, flags)
   rebase_if_ahead(cell, alg, now)
-  if alg.capacity == 0 or cost > alg.capacity then return peek(cell, alg, now, cost) end
+  if alg.capacity == 0 or cost > alg.capacity or flags > 1 then return peek(cell, alg, now, cost) end
   local allowed, time, a, b, remaining, wait, reset, seen, tick = step(cell, alg, now, cost)
   if not allowed then return peek(cell, alg, now, cost) end
   if cost > 0 then write(cell, alg, time, a, b, cost) end
   return reply(TAKEN, remaining, wait, reset, seen or time, tick or alg.tick)
+end
+
+-- As a PEEK of cost 0, with the new tick; NEVER if the entry is gone.
+local function renew(cell, alg, now, cost, taken_at)
+  local renewed_at = slow_path().renew(cell, alg, now, cost, taken_at)
+  if alg.capacity == 0 then return peek(cell, alg, now, 0) end
+  local _, at, _, _, remaining, _, reset, seen, tick = step(cell, alg, now, 0)
+  return reply(renewed_at and TAKEN or NEVER, remaining, 0, reset, seen or at, tick or alg.tick)
 end
 
 -- A counter that cannot be read fails its request; the rest of the batch is decided.
@@ -65,7 +73,7 @@ local function take(members, now, replies)
     if m.binds and not m.allowed then admitted = false end
   end
   for _, m in ipairs(members) do
-    if admitted and m.allowed then
+    if admitted and m.allowed and not m.peeks then
       if m.cost > 0 then write(m.cell, m.alg, m.time, m.a, m.b, m.cost) end
       replies[#replies + 1] = reply(TAKEN, m.remaining, m.wait, m.reset, m.seen or m.time, m.tick or m.alg.tick)
     else
@@ -104,14 +112,14 @@ local records
 while at <= #batch do
   local op, members_given
   op, members_given, at = unpack_from('>BI2', batch, at)
-  if op > GIVE_BACK then
+  if op > GIVE_BACK and op < RENEW then
     records = records or make_records(batch, now, grace_ms)
     at = records.apply(op, at, replies)
   end
   local members = members_given > 1 and op == TAKE and {}
   for i = 1, members_given do
-    local key, limit, binds, cost, taken_at, amount
-    key, limit, binds, cost, taken_at, amount, at = unpack_from('>I2I2BI4i8I4', batch, at)
+    local key, limit, flags, cost, taken_at, amount -- flags: binds (1), peeks (2)
+    key, limit, flags, cost, taken_at, amount, at = unpack_from('>I2I2BI4i8I4', batch, at)
     local cell, alg = cells[key], limits[limit]
     if not cell then
       cell = read_cell(KEYS[key], alg)
@@ -120,15 +128,17 @@ while at <= #batch do
     end
     if members then
       members[i] = {
-        cell = cell, alg = alg, binds = binds == 1, cost = cost, allowed = false, time = 0, a = 0, b = 0,
-        remaining = 0, wait = 0, reset = 0, seen = nil, tick = nil,
+        cell = cell, alg = alg, binds = flags == 1 or flags == 3, peeks = flags > 1, cost = cost, allowed = false,
+        time = 0, a = 0, b = 0, remaining = 0, wait = 0, reset = 0, seen = nil, tick = nil,
       }
     elseif cell.foreign and op ~= RESET then
       replies[#replies + 1] = refuse(cell)
     elseif op == TAKE then
-      replies[#replies + 1] = take_one(cell, alg, cost, now)
+      replies[#replies + 1] = take_one(cell, alg, cost, now, flags)
     elseif op == PEEK then
       replies[#replies + 1] = peek(cell, alg, now, cost)
+    elseif op == RENEW then
+      replies[#replies + 1] = renew(cell, alg, now, cost, taken_at)
     else
       if op == RESET then
         cell.state, cell.writer, cell.foreign, cell.changed = nil, nil, nil, true

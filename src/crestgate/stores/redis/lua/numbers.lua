@@ -10,7 +10,7 @@ local floor, max, min = math.floor, math.max, math.min
 local call, pack, unpack_from = redis.call, struct.pack, struct.unpack
 
 local MAX_SAFE_INTEGER = 9007199254740991
-local TAKE, PEEK, RESET, CHARGE, GIVE_BACK = 1, 2, 3, 4, 5
+local TAKE, PEEK, RESET, CHARGE, GIVE_BACK, RENEW = 1, 2, 3, 4, 5, 11
 local GROUP, END, CLAIM, SAVE, RELEASE = 6, 7, 8, 9, 10 -- of idempotency records: GROUP and END enclose its requests
 local DENIED, ADMITTED, NEVER, TAKEN, FOREIGN = 0, 1, 2, 3, 4
 
@@ -35,6 +35,11 @@ local function implementation_of(kind)
     implementations[kind] = implementation
   end
   return implementation
+end
+
+-- Whether counters of this kind have entries: a sliding log, and in-flight limits, which are one by another name.
+local function keeps_log(kind)
+  return kind == SLIDING_WINDOW_LOG or kind == CONCURRENCY
 end
 
 local function mod(a, b)

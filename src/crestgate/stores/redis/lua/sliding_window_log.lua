@@ -57,3 +57,4 @@ constructors[SLIDING_WINDOW_LOG] = function()
 
   return {step = step, charge = charge, give_back = give_back, used = used, frees = frees}
 end
+constructors[CONCURRENCY] = constructors[SLIDING_WINDOW_LOG]

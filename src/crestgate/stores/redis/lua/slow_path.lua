@@ -1,4 +1,5 @@
--- What few batches need: counters written by another limit, charges, give-backs, clock jumps, and writing a log.
+-- What few batches need: counters written by another limit, charges, give-backs, renewals, clock jumps, and writing a
+-- log.
 
 local function make_slow_path()
   local path = {}
@@ -45,7 +46,7 @@ local function make_slow_path()
       return true, time, a, b, left, queued, old.frees(writer, state, now, 0), seen, writer.tick
     end
     local new = {time = time, a = a, b = b}
-    if alg.kind == SLIDING_WINDOW_LOG then
+    if keeps_log(alg.kind) then
       local log = log_entries()
       new.log = log.new(cell.key, 0, 0)
       log.append(new.log, time, a)
@@ -101,10 +102,31 @@ local function make_slow_path()
     cell.changed = true
   end
 
+  -- Move the cost of an entry of a log to now; returns the tick of now, or nil if the entry is gone.
+  function path.renew(cell, alg, now, cost, taken_at)
+    local state = cell.state
+    if not state or alg.capacity == 0 then return nil end
+    rebase_if_ahead(cell, alg, now)
+    if not state.log or not same_shape(cell, alg) then return nil end
+    local at, log = instant(alg, state, now), log_entries()
+    if taken_at <= at - alg.period or log.charged(state.log, taken_at) < cost then return nil end
+    if taken_at ~= at and cost > 0 then
+      local time, a, b = alg.implementation.charge(alg, state, now, cost)
+      put(cell, time, a, b, cost)
+      log.take_back(state.log, taken_at, cost)
+      state.a = a - cost
+    end
+    return at
+  end
+
   function path.write_log(cell, ttl)
     local log, l, records = log_entries(), cell.state.log, {}
-    if cell.whole or (l.head > 64 and l.head * 2 > l.stored) then -- rewrite it without dropped entries
-      for i = l.head, log.last(l) do records[#records + 1] = pack('>i8i8', log.entry(l, i)) end
+    local sparse = log.last(l) + 1 - l.head > 2 * cell.state.a + 64 -- at least half of the entries were given back
+    if cell.whole or sparse or (l.head > 64 and l.head * 2 > l.stored) then -- rewrite it without dropped entries
+      for i = l.head, log.last(l) do
+        local tick, cost = log.entry(l, i)
+        if cost > 0 then records[#records + 1] = pack('>i8i8', tick, cost) end
+      end
       local lead = header(cell) .. pack('>I4I4', 0, #records)
       call('SET', cell.key, lead .. table.concat(records), 'PX', ttl)
       return
