@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from crestgate.errors import ConfigError, CrestgateError
+from crestgate.errors import ConfigError, CrestgateError, StoreClosedError
 from crestgate.runtime.clock import MachineClock
 from crestgate.runtime.fork_safety import fork_safe_lock
 from crestgate.stores.port import BatchOutcomes, Request, Store
@@ -41,12 +41,13 @@ class ReservationAccess:
         self._sweeper: threading.Thread | None = None
         self._sweeper_pid = 0
         self._stop = threading.Event()
-        self.sweeps = True
-        """Whether to sweep in a thread of this process; a service does it in its own background work."""
+        self._closed = False
 
     def open(self) -> StoredReservations:
         """The reservations; connects to the book at the first call."""
         with self._lock:
+            if self._closed:
+                raise StoreClosedError("this limiter is closed")
             if self._opened is None:
                 if isinstance(self._store, RemoteStore) and self._store.rules_for({}) is not None:
                     raise ConfigError(
@@ -62,6 +63,14 @@ class ReservationAccess:
             self._start_sweeper()
             return self._opened
 
+    def open_existing(self) -> None:
+        """Open the book, and sweep it, if the store may have one already."""
+        from crestgate.reservations.factory import may_have_book
+
+        url = _first_url(self._spec)
+        if url is not None and may_have_book(url):
+            self.open()
+
     def sweep(self, count: int = SWEEP_ROWS) -> int:
         """Give back what has ended, and forget what is over; how many reservations were looked at."""
         swept: int = run_steps(self.open().sweep(count), self._apply)
@@ -70,13 +79,14 @@ class ReservationAccess:
     def close(self) -> None:
         self._stop.set()
         with self._lock:
+            self._closed = True
             if self._opened is not None:
                 self._opened.book.close()
                 self._opened = None
 
     def _start_sweeper(self) -> None:
         """Virtual clocks are swept by whoever moves them."""
-        if not self.sweeps or self._sweeper_pid == os.getpid() or not isinstance(self._store.clock, MachineClock):
+        if self._sweeper_pid == os.getpid() or not isinstance(self._store.clock, MachineClock):
             return
         self._sweeper_pid = os.getpid()
         self._stop = threading.Event()
@@ -86,13 +96,16 @@ class ReservationAccess:
         self._sweeper.start()
 
     def _sweep_often(self, stop: threading.Event) -> None:
+        failed = False
         while not stop.wait(SWEEP_SECONDS):
             try:
                 while self.sweep() >= SWEEP_ROWS and not stop.is_set():
                     pass
+                failed = False
             except CrestgateError as error:
-                if not stop.is_set():
+                if not failed and not stop.is_set():
                     _log.warning("cannot sweep reservations, will retry: %s", error)
+                failed = True
             except Exception:  # noqa: BLE001 - whatever it is, the next turn must come
                 if not stop.is_set():
                     _log.exception("unhandled error in sweeping reservations")

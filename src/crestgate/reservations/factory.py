@@ -12,9 +12,11 @@ from crestgate.reservations.port import ReservationBook
 from crestgate.runtime.url_options import REDIS_SCHEMES, SQL_SCHEMES, Options
 from crestgate.stores.factory import shared_path
 
-__all__ = ["open_book"]
+__all__ = ["may_have_book", "open_book"]
 
 TIMEOUT_MS = 1000
+SUFFIX = ".reservations"
+"""Of the SQLite file beside a shared store's."""
 
 
 def open_book(url: str | None, path: str | None = None) -> ReservationBook:
@@ -28,6 +30,14 @@ def open_book(url: str | None, path: str | None = None) -> ReservationBook:
     if options.scheme in REDIS_SCHEMES:
         return _redis(options)
     return _sql(options) if options.scheme in SQL_SCHEMES else MemoryBook()
+
+
+def may_have_book(url: str) -> bool:
+    """Whether there may be reservations of a store that other processes have made."""
+    options = Options(url)
+    if options.scheme == "shared":
+        return os.path.exists(f"{shared_path(options)}{SUFFIX}")
+    return options.scheme in REDIS_SCHEMES or options.scheme in SQL_SCHEMES
 
 
 def _redis(options: Options) -> ReservationBook:
@@ -56,7 +66,7 @@ def _sql(options: Options) -> ReservationBook:
 
 def _shared(path: str, prefix: str) -> ReservationBook:
     """A SQLite file beside the mapped one. It must belong to this user: others may write to the folder."""
-    file = f"{path}.reservations"
+    file = f"{path}{SUFFIX}"
     try:
         if os.lstat(file).st_uid != os.lstat(path).st_uid:
             raise StoreError(f"{file} does not belong to the owner of {path}: remove it")

@@ -25,8 +25,14 @@ __all__ = [
     "DecisionBody",
     "DescriptorEntries",
     "EntryBody",
+    "ExtendBody",
+    "ExtensionResponse",
     "Failure",
+    "ReservationBody",
+    "ReservationResponse",
     "ResetBody",
+    "SettleBody",
+    "SettlementResponse",
     "VerifyBody",
 ]
 
@@ -124,6 +130,35 @@ class BatchBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     ] = None
 
 
+class ReservationBody(CheckBody):
+    """A check, what each of its limits costs, and how long it is reserved."""
+
+    costs: Annotated[
+        dict[str, int] | None,
+        documented(
+            "The cost of each limit, by plan, rule_id or a rule's name; `cost` for all others.", maxProperties=100
+        ),
+    ] = None
+    ttl: Annotated[
+        float | None, documented("Seconds until it ends; 300 by default.", minimum=1, maximum=86_400, default=300)
+    ] = None
+    on_expiry: Annotated[
+        str,
+        documented("What happens to it at its end if it is not settled.", enum=["keep", "release"]),
+    ] = "keep"
+
+
+class SettleBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    actual: Annotated[
+        int | dict[str, int],
+        documented("What was used: one number if all limits cost the same, or by plan or rule; others stay charged."),
+    ]
+
+
+class ExtendBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    ttl: Annotated[float, documented("Seconds from now.", minimum=1, maximum=86_400)]
+
+
 class EntryBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """An entry of an Envoy descriptor."""
 
@@ -168,6 +203,23 @@ class DecisionBody(msgspec.Struct, gc=False):
     headers: Annotated[bool | UnsetType, documented("false: not for clients, so no header may show it.")] = UNSET
     parts: Annotated[list[DecisionBody] | UnsetType, documented("When several limits applied, in order.")] = UNSET
     shadows: Annotated[list[DecisionBody] | UnsetType, documented("What shadow rules would have said.")] = UNSET
+
+
+class ReservationResponse(DecisionBody):
+    """The decision; with an id and an end if it is allowed."""
+
+    id: Annotated[str | UnsetType, documented("To settle, release or extend it.", maxLength=64)] = UNSET
+    expires_at: Annotated[float | UnsetType, documented("Its end, in Unix seconds.")] = UNSET
+
+
+class SettlementResponse(msgspec.Struct):
+    settled: Annotated[bool, documented("false: nothing was reserved, because the store could not be reached then.")]
+    late: Annotated[bool, documented("Whether it had ended before: then as much was changed as the limits allow.")]
+
+
+class ExtensionResponse(msgspec.Struct):
+    extended: Annotated[bool, documented("false: nothing was reserved, because the store could not be reached then.")]
+    expires_at: Annotated[float, documented("Its new end, in Unix seconds.")]
 
 
 class Counter(msgspec.Struct, omit_defaults=True, gc=False):
