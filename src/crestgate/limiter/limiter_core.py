@@ -137,7 +137,10 @@ class LimiterCore:
         """Whether limits always mean the same: plans may change."""
         self.wait_queue = WaitQueue()
         self.reservations = ReservationAccess(
-            cast(StoreSpec, store) if self.owns_store else None, self.store, self._apply_in_background
+            cast(StoreSpec, store) if self.owns_store else None,
+            self.store,
+            self._apply_in_background,
+            self.backend.answer,
         )
         self.chains: dict[tuple[Algorithm, ...], Bound] = {}
         self._by_text: dict[str, Bound] | None = {} if plans is None else None

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from crestgate.errors import ConfigError, CrestgateError, StoreClosedError
+from crestgate.errors import CrestgateError, StoreClosedError, StoreError
 from crestgate.runtime.clock import MachineClock
 from crestgate.runtime.fork_safety import fork_safe_lock
 from crestgate.stores.port import BatchOutcomes, Request, Store
@@ -30,9 +30,15 @@ class ReservationAccess:
     """The reservations of a store, for all limiters that share it."""
 
     def __init__(
-        self, spec: StoreSpec | None, store: Store, apply: Callable[[Sequence[Request]], BatchOutcomes]
+        self,
+        spec: StoreSpec | None,
+        store: Store,
+        apply: Callable[[Sequence[Request]], BatchOutcomes],
+        answer: Callable[[StoreError, Sequence[Request]], BatchOutcomes],
     ) -> None:
-        """`spec` is None for a store that was given as an object; `apply` sends what a sweep gives back."""
+        """`spec` is None for a store that was given as an object; `apply` sends what a sweep gives back, and `answer`
+        is the failure policy."""
+        self._answer = answer
         self._spec = spec
         self._store = store
         self._apply = apply
@@ -49,19 +55,23 @@ class ReservationAccess:
             if self._closed:
                 raise StoreClosedError("this limiter is closed")
             if self._opened is None:
-                if isinstance(self._store, RemoteStore) and self._store.rules_for({}) is not None:
-                    raise ConfigError(
-                        f"{self._store.title} keeps reservations itself: POST /api/v1/reservations there; on this "
-                        "store, reserve(key, limits, cost) without ttl works"
-                    )
-                from crestgate.limiter.stored_reservations import StoredReservations
-                from crestgate.reservations.factory import open_book
-
-                path = getattr(self._store, "path", None) if self._spec is None else None
-                book = open_book(_first_url(self._spec), path if isinstance(path, str) else None)
-                self._opened = StoredReservations(book, self._store.clock.ticks)
+                self._opened = self._open()
             self._start_sweeper()
             return self._opened
+
+    def _open(self) -> StoredReservations:
+        store = self._store
+        if isinstance(store, RemoteStore) and store.rules_for({}) is not None:
+            from crestgate.limiter.remote_reservations import RemoteReservations
+
+            self._sweeper_pid = os.getpid()  # the service sweeps
+            return RemoteReservations(store, self._answer)
+        from crestgate.limiter.stored_reservations import StoredReservations
+        from crestgate.reservations.factory import open_book
+
+        path = getattr(store, "path", None) if self._spec is None else None
+        book = open_book(_first_url(self._spec), path if isinstance(path, str) else None)
+        return StoredReservations(book, store.clock.ticks)
 
     def open_existing(self) -> None:
         """Open the book, and sweep it, if the store may have one already."""

@@ -39,7 +39,7 @@ from crestgate.limiter.pending_check import PendingCheck
 from crestgate.limiter.reservation import Actual, Settlement, charged_members, give_back, is_charged
 from crestgate.limiter.reservation_terms import PreparedReservation
 from crestgate.reservations.port import ReservationBook, ReservationRow
-from crestgate.stores.port import BatchOutcomes, IdempotencyRecord, Member, Op, Request
+from crestgate.stores.port import BatchOutcomes, IdempotencyRecord, Member, Op, Outcome, Request
 
 __all__ = [
     "MAX_LIMITS",
@@ -50,6 +50,8 @@ __all__ = [
     "Steps",
     "StoredReservations",
     "check_actual",
+    "is_reservation_id",
+    "is_unreserved",
 ]
 
 MAX_LIMITS: Final = 100
@@ -90,6 +92,7 @@ class Grant(NamedTuple):
     id: str | None
     expires_us: int
     decision: Decision
+    outcomes: Sequence[Outcome] = ()
 
 
 class Extension(NamedTuple):
@@ -177,7 +180,7 @@ class StoredReservations:
         decision = check.finish(outcomes)
         expires_us = self._now() + ttl_us
         if not decision.allowed:
-            return Grant(None, expires_us, decision)
+            return Grant(None, expires_us, decision, outcomes)
         charges = [
             Charge(
                 member.key,
@@ -193,7 +196,7 @@ class StoredReservations:
             for index, member, outcome in charged_members(check, outcomes)
         ]
         if not is_charged(check, outcomes) and decision.reason != "no_rule":
-            return Grant(f"none-{token_hex(8)}", expires_us, decision)
+            return Grant(f"none-{token_hex(8)}", expires_us, decision, outcomes)
         row = _row(token_urlsafe(16), owner, 1, Terms("open", on_expiry, expires_us, charges))
         try:
             added = yield BookCall(self.book, partial(self.book.add, row, MAX_OPEN))
@@ -205,12 +208,12 @@ class StoredReservations:
             raise TooManyReservationsError(
                 f"this caller has {MAX_OPEN:,} open reservations, which is the maximum: settle or release some of them"
             )
-        return Grant(row.id, expires_us, decision)
+        return Grant(row.id, expires_us, decision, outcomes)
 
     def settle(self, reservation_id: str, actual: Actual | None, owner: str | None) -> Steps:
         """Change what is charged to what was used, once; a Settlement. `actual` is None to keep what was reserved, and
         `owner` for a caller who may settle all. ReservationError if it cannot be settled."""
-        if _UNRESERVED.fullmatch(reservation_id):
+        if is_unreserved(reservation_id):
             return Settlement(False, False)
         now = 0
         for _ in range(MAX_CHANGES):
@@ -238,7 +241,7 @@ class StoredReservations:
 
     def extend(self, reservation_id: str, ttl_us: int, owner: str | None) -> Steps:
         """Move the end of a reservation to `ttl_us` from now; an Extension."""
-        if _UNRESERVED.fullmatch(reservation_id):
+        if is_unreserved(reservation_id):
             return Extension(self._now() + ttl_us, False)
         for _ in range(MAX_CHANGES):
             row, terms = yield from self._find(reservation_id, owner)
@@ -271,7 +274,7 @@ class StoredReservations:
 
     def _find(self, reservation_id: str, owner: str | None) -> Generator[Step, Any, tuple[ReservationRow, Terms]]:
         row: ReservationRow | None = None
-        if _ID.fullmatch(reservation_id):
+        if is_reservation_id(reservation_id):
             row = yield BookCall(self.book, partial(self.book.find, reservation_id))
         if row is None or (owner is not None and row.owner != owner):
             raise UnknownReservationError("there is no such reservation: it may have been settled a while ago")
@@ -298,6 +301,16 @@ class StoredReservations:
         closed = _row(row.id, row.owner, row.version + 1, after)
         yield BookCall(self.book, partial(self.book.replace, closed))
         return True
+
+
+def is_unreserved(reservation_id: str) -> bool:
+    """Whether this is the id of a reservation for which the failure policy has answered."""
+    return _UNRESERVED.fullmatch(reservation_id) is not None
+
+
+def is_reservation_id(reservation_id: str) -> bool:
+    """Whether a reservation may have this id."""
+    return _ID.fullmatch(reservation_id) is not None
 
 
 def check_actual(charges: Sequence[Charge], actual: Actual | None) -> list[int]:

@@ -6,7 +6,7 @@ import os
 from urllib.parse import quote
 
 from crestgate.core.bounds import DEFAULT_PREFIX
-from crestgate.errors import StoreError
+from crestgate.errors import ConfigError, StoreError
 from crestgate.reservations.memory import MemoryBook
 from crestgate.reservations.port import ReservationBook
 from crestgate.runtime.url_options import REDIS_SCHEMES, SQL_SCHEMES, Options
@@ -15,6 +15,7 @@ from crestgate.stores.factory import shared_path
 __all__ = ["may_have_book", "open_book"]
 
 TIMEOUT_MS = 1000
+SERVICE_SCHEMES = ("crestgate", "crestgates")
 SUFFIX = ".reservations"
 """Of the SQLite file beside a shared store's."""
 
@@ -29,6 +30,8 @@ def open_book(url: str | None, path: str | None = None) -> ReservationBook:
         return _shared(shared_path(options), options.prefix())
     if options.scheme in REDIS_SCHEMES:
         return _redis(options)
+    if options.scheme in SERVICE_SCHEMES:
+        raise ConfigError("reservations of several services: reserve with ttl needs a single crestgate:// URL")
     return _sql(options) if options.scheme in SQL_SCHEMES else MemoryBook()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from crestgate import AsyncLimiter, Limiter, RateLimitExceeded, RequestContext
+from crestgate.errors import ReservationClosedError, UnknownReservationError
 from integration.service.api_helpers import make_key, problem
 from integration.service.rpc_clients import LIMITER, Reflected
 from integration.service.service_process import GENEROUS, Service
@@ -236,3 +239,63 @@ def test_grpc(service: Service, anyone: httpx.Client, key: str) -> None:
         assert not denied.get("id")
     finally:
         client.close()
+
+
+@pytest.fixture
+def remote(service: Service) -> Iterator[Limiter]:
+    with Limiter(f"crestgate://{service.url.removeprefix('http://')}?timeout_ms=5000") as limiter:
+        yield limiter
+
+
+def test_library_reserves_by_the_service(remote: Limiter, anyone: httpx.Client, key: str) -> None:
+    reservation = remote.reserve(key, {"requests": 1, "tokens": 800}, ttl=60)
+    assert reservation.decision.allowed
+    assert [part.name for part in reservation.decision.parts] == PLANS
+    assert (remaining(anyone, key, "requests"), remaining(anyone, key)) == (9, 200)
+    assert reservation.id is not None
+    assert reservation.extend(600) > time.time() + 500
+    assert remote.reservation(reservation.id).settle({"tokens": 620}) == (True, False)
+    with pytest.raises(ReservationClosedError):
+        reservation.release()
+    with pytest.raises(UnknownReservationError):
+        remote.reservation("A" * 22).settle(1)
+    assert remaining(anyone, key) == 380
+    with pytest.raises(RateLimitExceeded):
+        remote.reserve(key, {"requests": 1, "tokens": 381})
+    with remote.reserve(key, {"tokens": 100}):
+        pass
+    assert remaining(anyone, key) == 280
+
+
+def test_library_reserves_own_limits_and_rules_by_the_service(remote: Limiter, key: str) -> None:
+    limit = "100/hour using fixed_window"
+    reservation = remote.reserve(key, [(limit, 60), ("tokens", 5)])
+    assert remote.peek(key, limit).remaining == 40
+    reservation.settle({limit: 10, "tokens": 6})
+    assert remote.peek(key, limit).remaining == 90
+    context = RequestContext(user=key)
+    with remote.reserve_request(context, {"Tokens": 800}) as r:
+        r.settle({"tokens-per-user": 300})
+    parts = {part.name: part.remaining for part in remote.peek_request(context).parts}
+    assert parts == {"tokens-per-user": 700, "requests-per-user": 9}
+
+
+def test_async_library_reserves_by_the_service(service: Service, anyone: httpx.Client, key: str) -> None:
+    async def run() -> None:
+        async with AsyncLimiter(f"crestgate://{service.url.removeprefix('http://')}?timeout_ms=5000") as limiter:
+            reservation = await limiter.reserve(key, {"tokens": 800}, ttl=60)
+            assert await reservation.settle(620) == (True, False)
+
+    asyncio.run(run())
+    assert remaining(anyone, key) == 380
+
+
+def test_unreachable_service_reserves_nothing() -> None:
+    async def run() -> None:
+        limiter = AsyncLimiter("crestgate://127.0.0.1:1")
+        reservation = await limiter.reserve("acme", {"tokens": 800})
+        assert reservation.decision.reason == "fail_open"
+        assert await reservation.settle(620) == (False, False)
+        await limiter.aclose()
+
+    asyncio.run(run())

@@ -186,7 +186,7 @@ DATA_PATHS: dict[str, Any] = {
             "`on_expiry: release`.",
             {200: _json(ref("ReservationResponse"), "Denied."), 201: _json(ref("ReservationResponse"), "Reserved.")},
             (400, 401, 403, 413, 429, 500, 503),
-            body={"oneOf": [ref(f"{form}Reservation") for form in ("Subject", "Context", "Key")]},
+            body={"oneOf": [ref(f"{form}Reservation") for form in ("Subject", "Context", "Key", "Counters")]},
         )
     },
     "/api/v1/reservations/{id}/settle": {

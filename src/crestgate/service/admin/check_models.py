@@ -45,7 +45,7 @@ COUNTER_OPS: Schema = {
 }
 RESERVATIONS = (*(ExtendBody, ExtensionResponse, ReservationBody, ReservationResponse, SettleBody, SettlementResponse),)
 ALWAYS = ("cost", "timestamp")
-TERMS = ("costs", "ttl", "on_expiry")
+TERMS = ("costs", "ttl", "on_expiry", "exact")
 SUBJECT = ("dimension", "identifier", "endpoint", "method", *ALWAYS)
 EXAMPLES: Mapping[str, Any] = {
     "SubjectCheck": {"dimension": "USER", "identifier": "42", "endpoint": "/api/v1/orders", "method": "GET"},
@@ -122,6 +122,7 @@ def check_schemas() -> dict[str, Schema]:
     counters = "A list of counters, all or nothing. Limits in notation are all counted as the rule `inline`."
     given["CountersItem"] = _form(check, counters, ("counters", "timestamp"))
     given["CountersItem"]["properties"]["op"] = COUNTER_OPS
+    given["CountersReservation"] = _form(reservation, counters, ("counters", "timestamp", *TERMS[1:]))
     items = [ref(name) for name in ("SubjectItem", "ContextItem", "KeyItem", "CountersItem")]
     given["BatchBody"]["properties"]["checks"]["items"] = {"anyOf": items}
     part = {name: schema for name, schema in answer["properties"].items() if name not in ("parts", "shadows")}

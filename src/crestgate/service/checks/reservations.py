@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any, Final, final
 
@@ -22,9 +22,12 @@ from crestgate.limiter.reservation_terms import DEFAULT_TTL, PreparedReservation
 from crestgate.limiter.stored_reservations import Extension, Grant, Steps, StoredReservations
 from crestgate.service.checks.forms import FORMS, GOES_INTO_A_BATCH, prepare_check
 from crestgate.service.checks.idempotency import idempotency_key
+from crestgate.service.checks.inline_counters import SettlementAuthorization, prepare_counters
 from crestgate.service.checks.json_body import decode_json
+from crestgate.service.checks.operations import describe_counter
 from crestgate.service.checks.responses import answer_of
 from crestgate.service.checks.schemas import (
+    Counter,
     ExtendBody,
     ExtensionResponse,
     ReservationBody,
@@ -33,9 +36,10 @@ from crestgate.service.checks.schemas import (
     SettlementResponse,
 )
 from crestgate.service.checks.service import CheckService
+from crestgate.service.checks.tokens import Tokens
 from crestgate.service.context import CallContext
 from crestgate.service.errors import ApiError
-from crestgate.stores.port import Op
+from crestgate.stores.port import Member, Op, Outcome
 
 __all__ = ["MAX_COSTS", "ReservationService", "read_extend", "read_reservation", "read_settle"]
 
@@ -50,9 +54,8 @@ _extend: Final = msgspec.json.Decoder(ExtendBody)
 
 def read_reservation(body: bytes) -> ReservationBody:
     reservation: ReservationBody = decode_json(_reservation, body, f"{FORMS}, with costs, ttl and on_expiry")
-    for name in ("op", "counters"):
-        if getattr(reservation, name) is not None:
-            raise InvalidRequestError(name, GOES_INTO_A_BATCH)
+    if reservation.op is not None:
+        raise InvalidRequestError("op", GOES_INTO_A_BATCH)
     return reservation
 
 
@@ -73,6 +76,7 @@ class ReservationService:
     def __init__(self, checks: CheckService) -> None:
         self.checks = checks
         self.limiter = checks.limiter
+        self.tokens = Tokens(checks.dependencies.token_key)
 
     async def reserve(self, call: CallContext, body: ReservationBody) -> ReservationResponse:
         """Decide a check, and keep what it has charged under an id. Without an id in the response if it is denied."""
@@ -82,7 +86,7 @@ class ReservationService:
         now_us = checks.clock.ticks()
         try:
             ttl_us = check_terms(ttl, body.on_expiry)
-            prepared = self._prepare(body, now_us)
+            prepared, indexes = self._prepare(call, body, now_us)
         except ValueError as error:  # raised by the limiter; a ConfigError is one, too
             raise InvalidRequestError(*field_of(error)) from None
         with checks.span(call, "reserve"):
@@ -96,6 +100,8 @@ class ReservationService:
         fields: dict[str, Any] = {name: getattr(answer, name) for name in answer.__struct_fields__}
         if grant.id is not None:
             fields.update(id=grant.id, expires_at=grant.expires_us / 1_000_000)
+        if body.exact:
+            fields["counters"] = _counters(body, prepared.check.members, grant.outcomes, indexes)
         return ReservationResponse(**fields)
 
     async def settle(self, call: CallContext, reservation_id: str, body: SettleBody) -> SettlementResponse:
@@ -130,14 +136,25 @@ class ReservationService:
             raise InvalidRequestError("Idempotency-Key", "is only valid with checks: a reservation is settled once")
         self.checks.admit(1)
 
-    def _prepare(self, body: ReservationBody, now_us: int) -> PreparedReservation:
+    def _prepare(
+        self, call: CallContext, body: ReservationBody, now_us: int
+    ) -> tuple[PreparedReservation, Sequence[int]]:
+        """The check, and for each member the index of the counter that it is of, if the body lists any."""
         costs = body.costs or {}
+        if body.counters is not None:
+            if body.costs is not None:
+                raise InvalidRequestError("costs", "cannot be combined with 'counters': each of them has a cost")
+            proof = SettlementAuthorization(self.tokens, call.key_id, now_us // 1_000_000, call.may_write)
+            check, indexes = prepare_counters(self.limiter, Op.TAKE, body, proof)
+            named = [body.counters[index] for index in indexes]
+            return PreparedReservation(check, [(one.plan or one.name or one.limit or "",) for one in named]), indexes
         if len(costs) > MAX_COSTS:
             raise InvalidRequestError("costs", f"names {len(costs)} limits; the maximum is {MAX_COSTS}")
         for name, cost in costs.items():
             if not 0 <= cost <= MAX_COST:
                 raise InvalidRequestError(f"costs.{name}", f"must be a whole number from 0 to {MAX_COST}, not {cost}")
-        return with_rule_costs(self.limiter, prepare_check(self.limiter, Op.TAKE, body, now_us), costs)
+        check = prepare_check(self.limiter, Op.TAKE, body, now_us)
+        return with_rule_costs(self.limiter, check, costs), ()
 
     async def _open(self) -> StoredReservations:
         return await asyncio.to_thread(self.limiter.reservations.open)
@@ -159,3 +176,20 @@ class ReservationService:
 def _owner(call: CallContext) -> str | None:
     """Whose reservations a caller may settle; None for all."""
     return None if call.may_write else call.key_id
+
+
+def _counters(
+    body: ReservationBody, members: Sequence[Member], outcomes: Sequence[Outcome], indexes: Sequence[int]
+) -> list[Counter]:
+    counters: list[Counter] = []
+    for position, (member, outcome) in enumerate(zip(members, outcomes, strict=True)):
+        decision = outcome.decision
+        counter = Counter(
+            decision.allowed, decision.remaining, decision.wait_us, decision.reset_us, decision.reason, outcome.tick
+        )
+        if body.counters is not None:
+            counter.at = indexes[position]
+        if body.counters is None or body.counters[indexes[position]].plan is not None:
+            describe_counter(counter, member)
+        counters.append(counter)
+    return counters

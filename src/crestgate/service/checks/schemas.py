@@ -146,6 +146,7 @@ class ReservationBody(CheckBody):
         str,
         documented("What happens to it at its end if it is not settled.", enum=["keep", "release"]),
     ] = "keep"
+    exact: Annotated[bool, documented("Answer with all counters in whole numbers, too.")] = False
 
 
 class SettleBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -205,13 +206,6 @@ class DecisionBody(msgspec.Struct, gc=False):
     shadows: Annotated[list[DecisionBody] | UnsetType, documented("What shadow rules would have said.")] = UNSET
 
 
-class ReservationResponse(DecisionBody):
-    """The decision; with an id and an end if it is allowed."""
-
-    id: Annotated[str | UnsetType, documented("To settle, release or extend it.", maxLength=64)] = UNSET
-    expires_at: Annotated[float | UnsetType, documented("Its end, in Unix seconds.")] = UNSET
-
-
 class SettlementResponse(msgspec.Struct):
     settled: Annotated[bool, documented("false: nothing was reserved, because the store could not be reached then.")]
     late: Annotated[bool, documented("Whether it had ended before: then as much was changed as the limits allow.")]
@@ -251,6 +245,14 @@ class Counters(msgspec.Struct):
     """With `exact`: all counters of a check; none where no rule applies."""
 
     counters: list[Counter]
+
+
+class ReservationResponse(DecisionBody):
+    """The decision; with an id and an end if it is allowed."""
+
+    id: Annotated[str | UnsetType, documented("To settle, release or extend it.", maxLength=64)] = UNSET
+    expires_at: Annotated[float | UnsetType, documented("Its end, in Unix seconds.")] = UNSET
+    counters: Annotated[list[Counter] | UnsetType, documented("With `exact`: all counters in whole numbers.")] = UNSET
 
 
 class Failure(msgspec.Struct):
