@@ -316,8 +316,9 @@ class AsyncLimiter(LimiterCore):
     async def _decide_one(self, check: PendingCheck) -> Decision:
         return check.finish((await self.apply([check]))[0] if check.applies else [])
 
-    async def _send(self, request: Request) -> None:
-        await self.apply([request])
+    async def _send(self, request: Request) -> bool:
+        """Send a settlement; whether the store has done it."""
+        return bool((await self.apply([request]))[0])
 
     async def _run(self, steps: AcquireSteps) -> Decision:
         """Carry out the steps, until they return a decision."""

@@ -240,8 +240,9 @@ class Limiter(LimiterCore):
     async def _apply_async(self, batch: Sequence[Request]) -> BatchOutcomes:
         return self.apply(batch) if self.is_local else await _to_thread(self.apply, batch)
 
-    def _send(self, request: Request) -> None:
-        self.apply([request])
+    def _send(self, request: Request) -> bool:
+        """Send a settlement; whether the store has done it."""
+        return bool(self.apply([request])[0])
 
     def _run(self, steps: AcquireSteps) -> Decision:
         """Carry out the steps, until they return a decision."""

@@ -161,7 +161,8 @@ class Settlement(NamedTuple):
     """What `settle` or `release` has done.
 
     `settled` is False if nothing was reserved, because the store could not be reached and the failure policy let the
-    request pass. `late` says that the reservation had ended before.
+    request pass; and, of a reservation without an id, if the store failed now: what was reserved stays charged. `late`
+    says that the reservation had ended before.
     """
 
     settled: bool
@@ -177,7 +178,7 @@ class Reservation:
     id: str | None = None
     expires_at: float | None = None
 
-    def __init__(self, hold: Hold, send: Callable[[Request], None]) -> None:
+    def __init__(self, hold: Hold, send: Callable[[Request], bool]) -> None:
         self._hold = hold
         self._send = send
 
@@ -208,9 +209,8 @@ class Reservation:
         self._finish(self._hold.leave(kind))
 
     def _finish(self, request: Request | None) -> Settlement:
-        if request is not None:
-            self._send(request)
-        return Settlement(self._hold.is_charged, False)
+        sent = request is None or self._send(request)
+        return Settlement(self._hold.is_charged and sent, False)
 
 
 class StoredReservation(Reservation):
@@ -293,7 +293,7 @@ class AsyncReservation:
     expires_at: float | None = None
 
     def __init__(
-        self, take: Callable[[], Coroutine[Any, Any, Hold]], send: Callable[[Request], Coroutine[Any, Any, None]]
+        self, take: Callable[[], Coroutine[Any, Any, Hold]], send: Callable[[Request], Coroutine[Any, Any, bool]]
     ) -> None:
         self._take = take
         self._send = send
@@ -332,9 +332,8 @@ class AsyncReservation:
         await self._finish(self._require().leave(kind))
 
     async def _finish(self, request: Request | None) -> Settlement:
-        if request is not None:
-            await self._send(request)
-        return Settlement(self._require().is_charged, False)
+        sent = request is None or await self._send(request)
+        return Settlement(self._require().is_charged and sent, False)
 
     def _require(self) -> Hold:
         if self._hold is None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from crestgate import AsyncLimiter, ConfigError, Limiter, RateLimitExceeded
+from crestgate import AsyncLimiter, ConfigError, Limiter, RateLimitExceeded, StoreError
 from crestgate.errors import ReservationClosedError, TooManyReservationsError, UnknownReservationError
 from crestgate.limiter import stored_reservations
+from crestgate.stores.memory import MemoryStore
+from crestgate.stores.port import Outcome, Request
 from crestgate.testing import FakeClock
 
 PLANS = {"requests": "10/hour using fixed_window", "tokens": "1000/hour using fixed_window"}
@@ -303,8 +306,6 @@ class FailingStore:
         self.clock = clock
 
     def apply(self, batch: object) -> list[list[object]]:
-        from crestgate import StoreError
-
         raise StoreError("unreachable")
 
     def close(self) -> None: ...
@@ -315,3 +316,46 @@ def test_fail_open_reserves_nothing(clock: FakeClock) -> None:
     reservation = limiter.reserve("acme", COSTS)
     assert reservation.decision.reason == "fail_open"
     assert reservation.settle({"tokens": 620}) == (False, False)
+
+
+class BreakingStore:
+    """A memory store that fails from some moment on."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.store = MemoryStore(clock=clock)
+        self.clock = clock
+        self.broken = False
+
+    def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+        if self.broken:
+            raise StoreError("unreachable")
+        return self.store.apply(batch)
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def test_settlement_without_an_id_says_when_the_store_failed(clock: FakeClock) -> None:
+    store = BreakingStore(clock)
+    limiter = Limiter(store, plans=PLANS)
+    reservation = limiter.reserve("acme", "tokens", 800)
+    store.broken = True
+    assert reservation.settle(620) == (False, False)
+    store.broken = False
+    assert left(limiter) == 200
+
+
+def test_settlement_by_id_that_failed_is_finished_by_a_sweep(clock: FakeClock) -> None:
+    store = BreakingStore(clock)
+    limiter = Limiter(store, plans=PLANS)
+    reservation = limiter.reserve("acme", COSTS)
+    store.broken = True
+    with pytest.raises(StoreError, match="tried again"):
+        reservation.settle({"tokens": 620})
+    store.broken = False
+    clock.advance(3)
+    limiter.sweep_reservations()
+    assert left(limiter) == 380
+    with pytest.raises(ReservationClosedError):
+        reservation.settle({"tokens": 0})
+    assert left(limiter) == 380
