@@ -10,6 +10,10 @@
     ├── NotFoundError           there is no rule, plan or client of this name
     ├── ConflictError           it exists already, or another rule has its slot
     ├── StaleVersionError       it was changed since it was read
+    ├── ReservationError        a reservation cannot be settled or extended
+    │   ├── UnknownReservationError     there is none of this id, or it was forgotten (also a LookupError)
+    │   ├── ReservationClosedError      it was settled or released before; the first counts (also a RuntimeError)
+    │   └── TooManyReservationsError    this caller has too many open ones
     ├── LeaseLostError          the lease expired and another holder took the lock; nothing was written
     └── RateLimitExceeded       a guarded call was denied; carries the decision
 
@@ -36,9 +40,13 @@ __all__ = [
     "Problem",
     "RateLimitExceeded",
     "ReadOnlyError",
+    "ReservationClosedError",
+    "ReservationError",
     "StaleVersionError",
     "StoreClosedError",
     "StoreError",
+    "TooManyReservationsError",
+    "UnknownReservationError",
     "ValidationError",
 ]
 
@@ -131,6 +139,22 @@ class StoreError(CrestgateError):
 
 class StoreClosedError(StoreError):
     """The store was used after it was closed. Raised even with `on_store_error="open"`: no request is let in."""
+
+
+class ReservationError(CrestgateError):
+    """A reservation cannot be made, settled or extended. Nothing was changed."""
+
+
+class UnknownReservationError(ReservationError, LookupError):
+    """There is no reservation of this id: it never was, belongs to another caller, or was settled a while ago."""
+
+
+class ReservationClosedError(ReservationError, RuntimeError):
+    """The reservation was settled or released before, or has ended. What was done first counts."""
+
+
+class TooManyReservationsError(ReservationError):
+    """The caller has as many open reservations as one may have: settle or release some."""
 
 
 class LeaseLostError(CrestgateError):

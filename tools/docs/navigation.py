@@ -45,6 +45,7 @@ NAVIGATION: dict[str, list[str]] = {
     "Library": [
         "library.md",
         "library-reference.md",
+        "reservations.md",
         "frameworks.md",
         "frameworks-options.md",
         "retry.md",

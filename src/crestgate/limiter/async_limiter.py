@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, Self, SupportsIndex, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, SupportsIndex, TypeVar, cast
 
 from crestgate.core.context import RequestContext
 from crestgate.core.decision import Decision
 from crestgate.core.limit import Limit
 from crestgate.core.plans import Limits
-from crestgate.errors import ConfigError, StoreError
+from crestgate.errors import ConfigError, RateLimitExceeded, StoreError
 from crestgate.limiter.async_in_flight import AsyncHeldSlots
 from crestgate.limiter.call_guard import CallCost, CallGuard, CallLimits, guarded_async
 from crestgate.limiter.chain import Bound
@@ -23,12 +23,24 @@ from crestgate.limiter.limiter_core import LimiterCore, ManyItem, acquire_input
 from crestgate.limiter.loop_driver import LoopDriver
 from crestgate.limiter.observation import ObservedLoopDriver
 from crestgate.limiter.pending_check import PendingCheck, finish_checks, requests_of
-from crestgate.limiter.reservation import AsyncReservation, Hold
+from crestgate.limiter.reservation import AsyncReservation, AsyncStoredReservation, Hold
+from crestgate.limiter.reservation_terms import (
+    DEFAULT_TTL,
+    Costs,
+    OnExpiry,
+    PreparedReservation,
+    check_terms,
+    prepare_rule_costs,
+)
 from crestgate.limiter.store_probe import probe_batches
 from crestgate.limiter.wait_queue import AwaitTurn, SendRequest, Sleep, acquire_steps
+from crestgate.runtime.tasks import run_to_completion
 from crestgate.stores.breaker import BreakerState
 from crestgate.stores.port import BatchOutcomes, IdempotencyRecord, LocalStore, Op, Outcome, Request
 from crestgate.stores.remote_store import RemoteStore
+
+if TYPE_CHECKING:
+    from crestgate.limiter.stored_reservations import Grant, Steps, StoredReservations
 
 __all__ = ["AsyncBound", "AsyncLimiter"]
 
@@ -112,14 +124,81 @@ class AsyncLimiter(LimiterCore):
 
         return AsyncHeldSlots(take, self.apply, self._renewals)
 
-    def reserve(self, key: str, limits: Limits, cost: SupportsIndex = 1) -> AsyncReservation:
-        """Take `cost` on entering and settle what was really used later; RateLimitExceeded when it is denied."""
-        check = self.prepare(Op.TAKE, key, limits, cost)
+    def reserve(
+        self,
+        key: str,
+        limits: Limits | Costs,
+        cost: SupportsIndex = 1,
+        *,
+        ttl: float | None = None,
+        on_expiry: OnExpiry | None = None,
+    ) -> AsyncReservation:
+        """Take `cost` on entering, or when it is awaited, and settle what was really used later; RateLimitExceeded
+        when it is denied. See `Limiter.reserve`."""
+        prepared = self._prepare_reservation(key, limits, cost, ttl, on_expiry)
+        if prepared is not None:
+            return self._reserve(*prepared)
+        check = self.prepare(Op.TAKE, key, cast(Limits, limits), cost)
 
         async def take() -> Hold:
             return (await self.take_hold(check)).require_allowed()
 
         return AsyncReservation(take, self._send)
+
+    def reserve_request(
+        self,
+        context: RequestContext,
+        costs: Mapping[str, SupportsIndex] | None = None,
+        *,
+        cost: SupportsIndex = 1,
+        ttl: float = DEFAULT_TTL,
+        on_expiry: OnExpiry = "keep",
+    ) -> AsyncReservation:
+        """`reserve` under all rules that apply to a request: `costs` by rule_id or name, `cost` for the others."""
+        ttl_us = check_terms(ttl, on_expiry)
+        return self._reserve(prepare_rule_costs(self, context, costs, cost), ttl_us, on_expiry)
+
+    def reservation(self, reservation_id: str) -> AsyncReservation:
+        """A reservation that was made before, perhaps by another process: `await reservation(id).settle(620)`."""
+        return AsyncStoredReservation(self._open_reservations, self.run_reservation, reservation_id)
+
+    def _reserve(self, prepared: PreparedReservation, ttl_us: int, on_expiry: str) -> AsyncReservation:
+        async def grant(stored: StoredReservations) -> Grant:
+            granted: Grant = await self.run_reservation(stored.reserve(prepared, ttl_us, on_expiry, ""))
+            if granted.id is None:
+                raise RateLimitExceeded(granted.decision)
+            return granted
+
+        return AsyncStoredReservation(self._open_reservations, self.run_reservation, None, grant)
+
+    async def _open_reservations(self) -> StoredReservations:
+        """The first call connects to a database."""
+        return await asyncio.to_thread(self.reservations.open)
+
+    async def run_reservation(self, steps: Steps) -> Any:
+        """Run the steps of a reservation, to their end also if the caller is cancelled: what was charged meanwhile
+        must be in the book, and what is settled must be closed."""
+        return await run_to_completion(self._run_reservation(steps))
+
+    async def _run_reservation(self, steps: Steps) -> Any:
+        from crestgate.limiter.stored_reservations import BookCall
+
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    if not isinstance(step, BookCall):
+                        result: Any = await self.apply(step)
+                    elif step.book.waits:
+                        result = await asyncio.to_thread(step.call)
+                    else:
+                        result = step.call()
+                except BaseException as error:  # noqa: BLE001 - thrown in: it may have to give something back
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(result)
+        except StopIteration as done:
+            return done.value
 
     def limit(
         self,
@@ -260,8 +339,9 @@ class AsyncLimiter(LimiterCore):
     async def _decide_one(self, check: PendingCheck) -> Decision:
         return check.finish((await self.apply([check]))[0] if check.applies else [])
 
-    async def _send(self, request: Request) -> None:
-        await self.apply([request])
+    async def _send(self, request: Request) -> bool:
+        """Send a settlement; whether the store has done it."""
+        return bool((await self.apply([request]))[0])
 
     async def _run(self, steps: Generator[SendRequest | Sleep | AwaitTurn, list[Outcome] | bool | None, R]) -> R:
         """Carry out the steps, until they return."""

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from threading import Event
 from types import TracebackType
-from typing import Any, ParamSpec, Self, SupportsIndex, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, SupportsIndex, TypeVar, cast
 
 from crestgate.core.context import RequestContext
 from crestgate.core.decision import Decision
 from crestgate.core.limit import Limit
 from crestgate.core.plans import Limits
-from crestgate.errors import StoreError
+from crestgate.errors import RateLimitExceeded, StoreError
 from crestgate.limiter.call_guard import CallCost, CallGuard, CallLimits, guarded, guarded_async
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.decorator_arguments import KeyMaker, refuse_missing_brackets
 from crestgate.limiter.in_flight import HeldSlots, SlotRenewer, hold_steps
 from crestgate.limiter.limiter_core import LimiterCore, ManyItem, acquire_input
 from crestgate.limiter.pending_check import PendingCheck, finish_checks, requests_of
-from crestgate.limiter.reservation import Hold, Reservation
+from crestgate.limiter.reservation import Hold, Reservation, StoredReservation
+from crestgate.limiter.reservation_access import run_steps
+from crestgate.limiter.reservation_terms import (
+    DEFAULT_TTL,
+    Costs,
+    OnExpiry,
+    PreparedReservation,
+    check_terms,
+    prepare_rule_costs,
+)
 from crestgate.limiter.wait_queue import AwaitTurn, SendRequest, Sleep, acquire_steps
 from crestgate.stores.port import BatchOutcomes, Op, Outcome, Request
 from crestgate.stores.remote_store import RemoteStore
+
+if TYPE_CHECKING:
+    from crestgate.limiter.stored_reservations import Grant, Steps
 
 __all__ = ["Limiter"]
 
@@ -109,10 +121,56 @@ class Limiter(LimiterCore):
             self._renewer,
         )
 
-    def reserve(self, key: str, limits: Limits, cost: SupportsIndex = 1) -> Reservation:
-        """Take `cost` now and settle what was really used later; RateLimitExceeded when it is denied."""
-        hold = self.take_hold(self.prepare(Op.TAKE, key, limits, cost))
-        return Reservation(hold.require_allowed(), self._send)
+    def reserve(
+        self,
+        key: str,
+        limits: Limits | Costs,
+        cost: SupportsIndex = 1,
+        *,
+        ttl: float | None = None,
+        on_expiry: OnExpiry | None = None,
+    ) -> Reservation:
+        """Take `cost` now and settle what was really used later; RateLimitExceeded when it is denied.
+
+        `limits` may have a cost each: `{"requests": 1, "tokens": 800}` by plan, or a list of (limits, cost). All of
+        them are taken in one step, or none.
+
+        With `ttl`, `on_expiry`, or a cost each, the reservation has an `id` by which any process on this store can
+        settle it (see `reservation`), and an end, `ttl` seconds from now (300 by default, at most a day). What is not
+        settled by then stays charged, or is given back with `on_expiry="release"`.
+        """
+        prepared = self._prepare_reservation(key, limits, cost, ttl, on_expiry)
+        if prepared is None:
+            hold = self.take_hold(self.prepare(Op.TAKE, key, cast(Limits, limits), cost))
+            return Reservation(hold.require_allowed(), self._send)
+        return self._reserve(*prepared)
+
+    def reserve_request(
+        self,
+        context: RequestContext,
+        costs: Mapping[str, SupportsIndex] | None = None,
+        *,
+        cost: SupportsIndex = 1,
+        ttl: float = DEFAULT_TTL,
+        on_expiry: OnExpiry = "keep",
+    ) -> Reservation:
+        """`reserve` under all rules that apply to a request: `costs` by rule_id or name, `cost` for the others."""
+        ttl_us = check_terms(ttl, on_expiry)
+        return self._reserve(prepare_rule_costs(self, context, costs, cost), ttl_us, on_expiry)
+
+    def reservation(self, reservation_id: str) -> Reservation:
+        """A reservation that was made before, perhaps by another process: `reservation(id).settle(620)`."""
+        return StoredReservation(reservation_id, None, None, self.reservations.open(), self._run_reservation)
+
+    def _reserve(self, prepared: PreparedReservation, ttl_us: int, on_expiry: str) -> Reservation:
+        stored = self.reservations.open()
+        grant: Grant = self._run_reservation(stored.reserve(prepared, ttl_us, on_expiry, ""))
+        if grant.id is None:
+            raise RateLimitExceeded(grant.decision)
+        return StoredReservation(grant.id, grant.expires_us, grant.decision, stored, self._run_reservation)
+
+    def _run_reservation(self, steps: Steps) -> Any:
+        return run_steps(steps, self.apply)
 
     def limit(
         self,
@@ -200,8 +258,9 @@ class Limiter(LimiterCore):
     async def _apply_async(self, batch: Sequence[Request]) -> BatchOutcomes:
         return self.apply(batch) if self.is_local else await _to_thread(self.apply, batch)
 
-    def _send(self, request: Request) -> None:
-        self.apply([request])
+    def _send(self, request: Request) -> bool:
+        """Send a settlement; whether the store has done it."""
+        return bool(self.apply([request])[0])
 
     def _run(self, steps: Generator[SendRequest | Sleep | AwaitTurn, list[Outcome] | bool | None, R]) -> R:
         """Carry out the steps, until they return."""

@@ -19,13 +19,23 @@ from crestgate.core.failure_policies import DEFAULT_FAILURE_POLICY, OnStoreError
 from crestgate.core.limit import Limit
 from crestgate.core.plans import MAX_CACHED, Limits, Plans, Resolver, reusable
 from crestgate.core.pressure import PressureEvent
-from crestgate.errors import ConfigError
+from crestgate.errors import ConfigError, StoreError
 from crestgate.limiter.backend import Backend
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.failure_policy import FailurePolicy, check_policy
 from crestgate.limiter.limit_share import check_instances
 from crestgate.limiter.observer import Observer, check_observer
 from crestgate.limiter.pending_check import PendingCheck, try_decide
+from crestgate.limiter.reservation_access import ReservationAccess
+from crestgate.limiter.reservation_terms import (
+    DEFAULT_TTL,
+    Costs,
+    PreparedReservation,
+    check_terms,
+    has_costs,
+    prepare_costs,
+    prepare_one_cost,
+)
 from crestgate.limiter.wait_queue import WaitQueue
 from crestgate.runtime.clock import Clock
 from crestgate.stores.factory import open_store
@@ -120,12 +130,18 @@ class LimiterCore:
             self.evaluator = evaluator_of(catalog, self.backend)
             if observation is not None:
                 self.evaluator = observation.evaluator(self.evaluator)
-        self.owns_catalog = False
+        self.owns_catalog, self.owns_reservations = False, True
         self.settings: Settings | None = None
         """The configuration that this limiter was built from, if any."""
         self.has_fixed_limits = plans is None
         """Whether limits always mean the same: plans may change."""
         self.wait_queue = WaitQueue()
+        self.reservations = ReservationAccess(
+            cast(StoreSpec, store) if self.owns_store else None,
+            self.store,
+            self._apply_in_background,
+            self.backend.answer,
+        )
         self.chains: dict[tuple[Algorithm, ...], Bound] = {}
         self._by_text: dict[str, Bound] | None = {} if plans is None else None
         self._by_identity: dict[object, Bound] = {}
@@ -166,7 +182,7 @@ class LimiterCore:
         `connect` is False: then the first check does."""
         limiter = cls.__new__(cls)
         vars(limiter).update(vars(other))
-        limiter.owns_store = limiter.owns_catalog = False
+        limiter.owns_store = limiter.owns_catalog = limiter.owns_reservations = False
         limiter._start(connect)
         return limiter
 
@@ -265,6 +281,28 @@ class LimiterCore:
         """The check of counters that are given one by one, all or nothing, for `decide`."""
         return PendingCheck(self.backend.pressure, op, members)
 
+    def sweep_reservations(self, count: int = 100) -> int:
+        """Give back reservations that have ended (`on_expiry="release"`), and forget those that are over, at most so
+        many; returns how many there were. Done by itself once a second in every process that reserves."""
+        return self.reservations.sweep(count)
+
+    def _prepare_reservation(
+        self, key: str, limits: Limits | Costs, cost: SupportsIndex, ttl: float | None, on_expiry: str | None
+    ) -> tuple[PreparedReservation, int, str] | None:
+        """What `reserve` asks for, the time to live in microseconds and the end policy; None for a reservation that is
+        known in this process only."""
+        costed = has_costs(limits)
+        if not costed and ttl is None and on_expiry is None:
+            return None
+        ttl_us = check_terms(DEFAULT_TTL if ttl is None else ttl, on_expiry or "keep")
+        if not costed:
+            prepared = prepare_one_cost(self, key, cast(Limits, limits), cost)
+        elif whole_cost(cost) != 1:
+            raise ValueError("cost cannot be combined with a cost for each limit: leave it out")
+        else:
+            prepared = prepare_costs(self, key, cast(Costs, limits))
+        return prepared, ttl_us, on_expiry or "keep"
+
     def try_decide(self, checks: Sequence[PendingCheck]) -> list[Decision] | None:
         """What `decide` would return, if a local store answers without waiting; None when it does not, and nothing was
         done."""
@@ -331,7 +369,16 @@ class LimiterCore:
                 check.group = group
         return checks
 
+    def _apply_in_background(self, batch: Sequence[Request]) -> BatchOutcomes:
+        """Send what a sweep of the reservations gives back, in a thread of its own."""
+        try:
+            return self.backend.apply(batch)
+        except StoreError as error:
+            return self.backend.answer(error, batch)
+
     def _close_store(self) -> None:
+        if self.owns_reservations:
+            self.reservations.close()
         self.backend.drain()
         if self.owns_store:
             self.store.close()

@@ -26,6 +26,8 @@ __all__ = [
     "CheckResponse",
     "DecodeError",
     "Dimension",
+    "ExtendRequest",
+    "ExtendResponse",
     "HealthCheckRequest",
     "HealthCheckResponse",
     "HealthListResponse",
@@ -36,9 +38,14 @@ __all__ = [
     "RateLimitResponse",
     "ReflectionRequest",
     "ReflectionResponse",
+    "ReleaseRequest",
+    "ReserveRequest",
+    "ReserveResponse",
     "ResetCounter",
     "ResetRequest",
     "ResetResponse",
+    "SettleRequest",
+    "SettleResponse",
     "message_class",
 ]
 
@@ -72,6 +79,13 @@ QuotaResponse: Final[Any] = message_class("crestgate.v1.QuotaResponse")
 ResetRequest: Final[Any] = message_class("crestgate.v1.ResetRequest")
 ResetResponse: Final[Any] = message_class("crestgate.v1.ResetResponse")
 ResetCounter: Final[Any] = message_class("crestgate.v1.ResetCounter")
+ExtendRequest: Final[Any] = message_class("crestgate.v1.ExtendRequest")
+ExtendResponse: Final[Any] = message_class("crestgate.v1.ExtendResponse")
+ReleaseRequest: Final[Any] = message_class("crestgate.v1.ReleaseRequest")
+ReserveRequest: Final[Any] = message_class("crestgate.v1.ReserveRequest")
+ReserveResponse: Final[Any] = message_class("crestgate.v1.ReserveResponse")
+SettleRequest: Final[Any] = message_class("crestgate.v1.SettleRequest")
+SettleResponse: Final[Any] = message_class("crestgate.v1.SettleResponse")
 Dimension: Final[dict[int, str]] = {
     value.number: value.name for value in POOL.FindEnumTypeByName("crestgate.v1.Dimension").values
 }

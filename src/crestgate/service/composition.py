@@ -37,7 +37,7 @@ from crestgate.service.http.probes import Probes
 from crestgate.service.http.router import Handler, Router
 from crestgate.service.node import NodeDirectory, WorkerNotifier
 from crestgate.service.observability.health import Health, required_probes
-from crestgate.service.observability.history_sweeper import purge_rules, sweep_history
+from crestgate.service.observability.history_sweeper import purge_rules, sweep_history, sweep_reservations
 from crestgate.service.observability.metrics import Labels
 from crestgate.service.observability.pressure import PressureWatch
 from crestgate.service.observability.publisher import Publisher
@@ -104,6 +104,7 @@ class Service:
         if self.dependencies.worker_snapshots.worker == 0:
             sweeping.append(asyncio.create_task(sweep_history(self.dependencies.history)))
             sweeping.append(asyncio.create_task(purge_rules(self.dependencies.repository)))
+            sweeping.append(asyncio.create_task(sweep_reservations(self.dependencies.limiter.reservations)))
         try:
             await self._publish_and_record()
         finally:

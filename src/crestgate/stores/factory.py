@@ -15,7 +15,7 @@ from crestgate.stores.port import LocalStore
 from crestgate.stores.remote_store import RemoteStore
 from crestgate.stores.spec import Migration, NamedStores, StoreSpec
 
-__all__ = ["is_store_scheme", "open_store"]
+__all__ = ["is_store_scheme", "open_store", "shared_path"]
 
 MEMORY_FOLDER = "/dev/shm"  # noqa: S108 - only a file of this user's own is opened there
 _EXAMPLES = (
@@ -128,25 +128,28 @@ def _shared(options: Options, clock: Clock | None) -> LocalStore:
         raise ConfigError(NEEDS_LINUX)
     options.allow("max_keys")
     options.integer("pool_size", None, 10_000)
-    if options.host:
-        if options.path not in ("", "/") or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", options.host):
-            raise options.error(
-                "write shared://name (letters, digits, '.', '_', '-') or, with three slashes, shared:///path/to/file"
-            )
-        folder = MEMORY_FOLDER if os.path.isdir(MEMORY_FOLDER) else _temporary_folder()
-        path = os.path.join(folder, f"crestgate-{os.getuid()}-{options.host}")
-    elif len(options.path) > 1 and not options.path.endswith("/"):
-        path = options.path
-    else:
-        raise options.error("name the file: shared:///path/to/file, or shared://name")
     return SharedStore(
-        path,
+        shared_path(options),
         options.integer("max_keys", None, 10**8),
         options.timeout_ms(DEFAULT_TIMEOUT_MS),
         options.prefix(),
         clock,
         require_owner=bool(options.host),
     )
+
+
+def shared_path(options: Options) -> str:
+    """The file of a `shared://` URL."""
+    if options.host:
+        if options.path not in ("", "/") or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", options.host):
+            raise options.error(
+                "write shared://name (letters, digits, '.', '_', '-') or, with three slashes, shared:///path/to/file"
+            )
+        folder = MEMORY_FOLDER if os.path.isdir(MEMORY_FOLDER) else _temporary_folder()
+        return os.path.join(folder, f"crestgate-{os.getuid()}-{options.host}")
+    if len(options.path) > 1 and not options.path.endswith("/"):
+        return options.path
+    raise options.error("name the file: shared:///path/to/file, or shared://name")
 
 
 def _temporary_folder() -> str:

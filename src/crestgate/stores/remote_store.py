@@ -13,7 +13,7 @@ from crestgate.core.algorithms.algorithm import Algorithm
 from crestgate.runtime.clock import Clock
 from crestgate.stores.breaker import Breaker
 from crestgate.stores.idempotency import group_by_record
-from crestgate.stores.port import BatchCallback, BatchOutcomes, LocalStore, Member, Request
+from crestgate.stores.port import BatchCallback, BatchOutcomes, LocalStore, Member, Outcome, Request
 
 __all__ = ["COUNTERS", "DEFAULT_TIMEOUT_MS", "PROBE", "RemoteStore", "store_title"]
 
@@ -64,6 +64,14 @@ class RemoteStore:
     def rules_for(self, context: Mapping[str, Any]) -> Member | None:
         """A placeholder for all rules of the store that match a request, if it has rules; its cost is set later."""
         return None
+
+    def reserve(self, request: Request, terms: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Outcome]]:
+        """Reserve by a service that keeps reservations itself; its response, and the outcomes."""
+        raise NotImplementedError
+
+    def call_reservation(self, reservation_id: str, action: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Settle or extend such a reservation; the response."""
+        raise NotImplementedError
 
     def breakers(self) -> Mapping[str, Breaker]:
         """The breaker of each server that was called so far, by name; for metrics."""

@@ -271,7 +271,7 @@ def test_failures_are_separate_for_each_operation(local_service: ServiceHere) ->
                 None,
                 "fail_open",
             ]
-            assert results[1] is None
+            assert results[1] == (False, False)
             assert isinstance(results[3], StoreError)
 
     asyncio.run(main())

@@ -75,6 +75,7 @@ def test_every_method_can_be_called(
     calls = Calls(client)
     try:
         call_limiter(calls, kind.__name__, service.admin)
+        call_reservations(calls, kind.__name__)
         call_envoy(calls, kind.__name__, service.admin)
         call_health(calls)
         call_reflection(calls)
@@ -108,6 +109,20 @@ def call_limiter(calls: Calls, user: str, admin: Mapping[str, str]) -> None:
     reset = calls(LIMITER, "ResetLimit", request, admin)
     assert reset == {"reset_count": "1", "reset": [{"key": f"user:{user}", "rule": "per-user"}]}
     assert calls(LIMITER, "GetRemainingQuota", request)["remaining"] == "3"
+
+
+def call_reservations(calls: Calls, user: str) -> None:
+    request = {"dimension": "USER", "identifier": f"{user} reserves", "endpoint": "/orders"}
+    reserved = calls(LIMITER, "Reserve", {**request, "costs": {"per-user": 3}, "ttl": 60})
+    assert (reserved["decision"]["allowed"], reserved["decision"]["remaining"]) == (True, "0")
+    extended = calls(LIMITER, "Extend", {"id": reserved["id"], "ttl": 120})
+    assert extended["extended"] is True
+    assert extended["expires_at"] > reserved["expires_at"]
+    assert calls(LIMITER, "Settle", {"id": reserved["id"], "actual": 1}) == {"settled": True, "late": False}
+    assert calls(LIMITER, "GetRemainingQuota", request)["remaining"] == "2"
+    other = calls(LIMITER, "Reserve", request)
+    assert calls(LIMITER, "Release", {"id": other["id"]}) == {"settled": True, "late": False}
+    assert calls(LIMITER, "GetRemainingQuota", request)["remaining"] == "2"
 
 
 def call_envoy(calls: Calls, user: str, admin: Mapping[str, str]) -> None:

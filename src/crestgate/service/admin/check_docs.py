@@ -22,6 +22,16 @@ _NO_DESCRIPTORS = {
     **describe_problem(412),
     "description": "No descriptors are configured: `envoy.config` is not set.",
 }
+_SETTLED = {**describe_problem(409), "description": "It was settled or released before, or has ended."}
+_RESERVATION = [
+    {
+        "name": "id",
+        "in": "path",
+        "required": True,
+        "description": "As the reservation has it.",
+        "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-]{21,22}$"},
+    }
+]
 _IDEMPOTENCY = [
     {
         "name": name,
@@ -166,6 +176,47 @@ DATA_PATHS: dict[str, Any] = {
             (400, 401, 403, 413, 429, 500, 503),
             security=EITHER,
             body={"oneOf": [*_CHECK["oneOf"], ref("DescriptorsReset")]},
+        )
+    },
+    "/api/v1/reservations": {
+        "post": _operation(
+            "Reserve",
+            "Takes all limits of a check in one step, with a cost each, under an id: 201, or 200 with `allowed` false. "
+            "What was really used is settled later. Without that it stays charged at its end, or is given back with "
+            "`on_expiry: release`.",
+            {200: _json(ref("ReservationResponse"), "Denied."), 201: _json(ref("ReservationResponse"), "Reserved.")},
+            (400, 401, 403, 413, 429, 500, 503),
+            body={"oneOf": [ref(f"{form}Reservation") for form in ("Subject", "Context", "Key", "Counters")]},
+        )
+    },
+    "/api/v1/reservations/{id}/settle": {
+        "post": _operation(
+            "Settle a reservation",
+            "Gives back, or charges, the difference between what was reserved and what was used. Once: the first "
+            "settlement counts. Only the key that reserved, or one with scope `write`, may do it.",
+            {200: _json(ref("SettlementResponse")), 409: _SETTLED},
+            (400, 401, 403, 404, 413, 429, 500, 503),
+            body=ref("SettleBody"),
+            parameters=_RESERVATION,
+        )
+    },
+    "/api/v1/reservations/{id}/release": {
+        "post": _operation(
+            "Release a reservation",
+            "Gives everything back: instead of settling it, and once.",
+            {200: _json(ref("SettlementResponse")), 409: _SETTLED},
+            (400, 401, 403, 404, 413, 429, 500, 503),
+            parameters=_RESERVATION,
+        )
+    },
+    "/api/v1/reservations/{id}/extend": {
+        "post": _operation(
+            "Extend a reservation",
+            "Moves its end to `ttl` seconds from now. One that has ended cannot be extended.",
+            {200: _json(ref("ExtensionResponse")), 409: _SETTLED},
+            (400, 401, 403, 404, 413, 429, 500, 503),
+            body=ref("ExtendBody"),
+            parameters=_RESERVATION,
         )
     },
     "/json": {

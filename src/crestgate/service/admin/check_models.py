@@ -10,7 +10,20 @@ from pydantic import BaseModel, Field
 
 from crestgate.service.admin.models import Model
 from crestgate.service.admin.responses import ref
-from crestgate.service.checks.schemas import BatchBody, CheckBody, Counter, Counters, DecisionBody, VerifyBody
+from crestgate.service.checks.schemas import (
+    BatchBody,
+    CheckBody,
+    Counter,
+    Counters,
+    DecisionBody,
+    ExtendBody,
+    ExtensionResponse,
+    ReservationBody,
+    ReservationResponse,
+    SettleBody,
+    SettlementResponse,
+    VerifyBody,
+)
 
 __all__ = ["CHECK_MODELS", "check_schemas"]
 
@@ -30,7 +43,9 @@ COUNTER_OPS: Schema = {
     "description": "`charge` takes even above the limit, `give_back` returns what was taken: both need the token of "
     "the take, or scope `write`. `reset` resets the counters, and needs scope `write`.",
 }
+RESERVATIONS = (*(ExtendBody, ExtensionResponse, ReservationBody, ReservationResponse, SettleBody, SettlementResponse),)
 ALWAYS = ("cost", "timestamp")
+TERMS = ("costs", "ttl", "on_expiry", "exact")
 SUBJECT = ("dimension", "identifier", "endpoint", "method", *ALWAYS)
 EXAMPLES: Mapping[str, Any] = {
     "SubjectCheck": {"dimension": "USER", "identifier": "42", "endpoint": "/api/v1/orders", "method": "GET"},
@@ -40,6 +55,11 @@ EXAMPLES: Mapping[str, Any] = {
         "op": "take",
         "counters": [{"key": "user:42", "limit": "100/minute"}, {"key": "user:42", "plan": "gold"}],
     },
+    "SubjectReservation": {"dimension": "USER", "identifier": "42", "costs": {"tokens-per-user": 800}, "ttl": 120},
+    "ContextReservation": {"context": {"user": "42"}, "costs": {"tokens-per-user": 800}, "on_expiry": "release"},
+    "KeyReservation": {"key": "acme", "plans": ["requests", "tokens"], "costs": {"tokens": 800}, "ttl": 120},
+    "SettleBody": {"actual": {"tokens": 620}},
+    "ExtendBody": {"ttl": 120},
     "VerifyBody": {"clientId": "client123", "apiName": "getUsers", "methodName": "GET"},
 }
 
@@ -79,10 +99,11 @@ CHECK_MODELS: tuple[type[BaseModel], ...] = (Liveness, Readiness, ResetResponse,
 
 def check_schemas() -> dict[str, Schema]:
     """The components of check bodies and decisions, by name."""
-    structures = [DecisionBody, BatchBody, CheckBody, Counter, Counters, VerifyBody]
+    structures = [DecisionBody, BatchBody, CheckBody, Counter, Counters, VerifyBody, *RESERVATIONS]
     _, found = msgspec.json.schema_components(structures, ref_template="#/components/schemas/{name}")
     given = {NAMES.get(name, name): _renamed(schema) for name, schema in found.items()}
     check, answer = given.pop("CheckBody"), given.pop("DecisionBody")
+    reservation = given.pop("ReservationBody")
     given["CheckContext"]["properties"].pop("key")  # KeyCheck has it
     forms = {
         "SubjectCheck": (
@@ -97,9 +118,11 @@ def check_schemas() -> dict[str, Schema]:
         item = _form(check, description, fields)
         item["properties"]["op"] = RULE_OPS
         given[name.replace("Check", "Item")] = item
+        given[name.replace("Check", "Reservation")] = _form(reservation, description, (*fields, *TERMS))
     counters = "A list of counters, all or nothing. Limits in notation are all counted as the rule `inline`."
     given["CountersItem"] = _form(check, counters, ("counters", "timestamp"))
     given["CountersItem"]["properties"]["op"] = COUNTER_OPS
+    given["CountersReservation"] = _form(reservation, counters, ("counters", "timestamp", *TERMS[1:]))
     items = [ref(name) for name in ("SubjectItem", "ContextItem", "KeyItem", "CountersItem")]
     given["BatchBody"]["properties"]["checks"]["items"] = {"anyOf": items}
     part = {name: schema for name, schema in answer["properties"].items() if name not in ("parts", "shadows")}

@@ -26,6 +26,8 @@ from crestgate.service.checks.schemas import BatchBody, CheckBody, ContextBody, 
 from crestgate.stores.port import Op
 
 __all__ = [
+    "FORMS",
+    "GOES_INTO_A_BATCH",
     "MAX_CHECKS",
     "MAX_COUNTERS",
     "MAX_PLANS",

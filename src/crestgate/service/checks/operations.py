@@ -44,7 +44,7 @@ from crestgate.service.context import CallContext
 from crestgate.service.errors import ApiError, invalid_request
 from crestgate.stores.port import BatchOutcomes, IdempotencyRecord, Member, Op, Outcome, Request
 
-__all__ = ["Operation", "Operations", "is_plain"]
+__all__ = ["Operation", "Operations", "describe_counter", "is_plain"]
 
 EMPTY_FINGERPRINT: Final = bytes(16)
 """The fingerprint of the record of a take that was settled: there is nothing to compare."""
@@ -312,7 +312,7 @@ class Operations:
             if listed is not None:
                 counter.at = indexes[index]
             if listed is None or listed[indexes[index]].plan is not None:
-                _describe(counter, member)
+                describe_counter(counter, member)
             counters.append(counter)
         return Counters(counters)
 
@@ -377,7 +377,7 @@ def _not_settled(one: Operation) -> ApiError:
     return ApiError(503, "the store failed, so nothing was settled")
 
 
-def _describe(counter: Counter, member: Member) -> None:
+def describe_counter(counter: Counter, member: Member) -> None:
     algorithm = member.algorithm
     counter.key = member.key
     counter.name = algorithm.name

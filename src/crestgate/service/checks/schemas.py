@@ -25,8 +25,14 @@ __all__ = [
     "DecisionBody",
     "DescriptorEntries",
     "EntryBody",
+    "ExtendBody",
+    "ExtensionResponse",
     "Failure",
+    "ReservationBody",
+    "ReservationResponse",
     "ResetBody",
+    "SettleBody",
+    "SettlementResponse",
     "VerifyBody",
 ]
 
@@ -124,6 +130,36 @@ class BatchBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     ] = None
 
 
+class ReservationBody(CheckBody):
+    """A check, what each of its limits costs, and how long it is reserved."""
+
+    costs: Annotated[
+        dict[str, int] | None,
+        documented(
+            "The cost of each limit, by plan, rule_id or a rule's name; `cost` for all others.", maxProperties=100
+        ),
+    ] = None
+    ttl: Annotated[
+        float | None, documented("Seconds until it ends; 300 by default.", minimum=1, maximum=86_400, default=300)
+    ] = None
+    on_expiry: Annotated[
+        str,
+        documented("What happens to it at its end if it is not settled.", enum=["keep", "release"]),
+    ] = "keep"
+    exact: Annotated[bool, documented("Answer with all counters in whole numbers, too.")] = False
+
+
+class SettleBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    actual: Annotated[
+        int | dict[str, int],
+        documented("What was used: one number if all limits cost the same, or by plan or rule; others stay charged."),
+    ]
+
+
+class ExtendBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    ttl: Annotated[float, documented("Seconds from now.", minimum=1, maximum=86_400)]
+
+
 class EntryBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """An entry of an Envoy descriptor."""
 
@@ -170,6 +206,16 @@ class DecisionBody(msgspec.Struct, gc=False):
     shadows: Annotated[list[DecisionBody] | UnsetType, documented("What shadow rules would have said.")] = UNSET
 
 
+class SettlementResponse(msgspec.Struct):
+    settled: Annotated[bool, documented("false: nothing was reserved, because the store could not be reached then.")]
+    late: Annotated[bool, documented("Whether it had ended before: then as much was changed as the limits allow.")]
+
+
+class ExtensionResponse(msgspec.Struct):
+    extended: Annotated[bool, documented("false: nothing was reserved, because the store could not be reached then.")]
+    expires_at: Annotated[float, documented("Its new end, in Unix seconds.")]
+
+
 class Counter(msgspec.Struct, omit_defaults=True, gc=False):
     """One counter in whole numbers, times in microseconds. `key` and what follows: unless the check has named it."""
 
@@ -199,6 +245,14 @@ class Counters(msgspec.Struct):
     """With `exact`: all counters of a check; none where no rule applies."""
 
     counters: list[Counter]
+
+
+class ReservationResponse(DecisionBody):
+    """The decision; with an id and an end if it is allowed."""
+
+    id: Annotated[str | UnsetType, documented("To settle, release or extend it.", maxLength=64)] = UNSET
+    expires_at: Annotated[float | UnsetType, documented("Its end, in Unix seconds.")] = UNSET
+    counters: Annotated[list[Counter] | UnsetType, documented("With `exact`: all counters in whole numbers.")] = UNSET
 
 
 class Failure(msgspec.Struct):

@@ -20,6 +20,7 @@ from crestgate.service.auth.keys import Scope as KeyScope
 from crestgate.service.checks.envoy import EnvoyService
 from crestgate.service.checks.json_body import MAX_DEPTH, is_too_deep
 from crestgate.service.checks.operations import Operations
+from crestgate.service.checks.reservations import ReservationService
 from crestgate.service.checks.service import CheckService
 from crestgate.service.context import CallContext, Fields, Headers, Scope
 from crestgate.service.dependencies import Dependencies
@@ -39,6 +40,7 @@ from crestgate.service.http.asgi import (
 from crestgate.service.http.authorize import Authorize
 from crestgate.service.http.deprecations import Deprecations
 from crestgate.service.http.endpoints import CheckEndpoints
+from crestgate.service.http.reservations import ReservationEndpoints
 from crestgate.service.observability.request_ids import RequestIds
 from crestgate.service.observability.request_log import RequestLog
 
@@ -47,6 +49,8 @@ __all__ = ["PENDING", "DeferredResponse", "Handler", "Router"]
 Handler = Callable[[CallContext, bytes], "HttpResponse | Awaitable[HttpResponse]"]
 READS: Final = ("GET", "HEAD")
 POST: Final = ("POST",)
+RESERVATIONS: Final = "/api/v1/reservations"
+"""And `/ID/settle`, `/ID/release` and `/ID/extend` below it."""
 FAST_PATHS: Final = ("/api/v1/check", "/api/v1/check/batch")
 OPEN_PAGES: Final = (
     "/docs",
@@ -143,6 +147,13 @@ class Router:
         self._add("/api/v1/explain", endpoints.explain, POST, "read")
         self._add("/api/v1/reset", endpoints.reset, POST, "write")
         self._add("/ratelimiter/verify-api-limit", endpoints.verify, POST, check_scope)
+        reservations = ReservationEndpoints(ReservationService(checks), RESERVATIONS)
+        self._add(RESERVATIONS, reservations.reserve, POST, check_scope)
+        self.reservation_routes: dict[str, Route] = {
+            name: Route(handler, POST, check_scope, self.deprecations.headers(RESERVATIONS))
+            for name, handler in reservations.actions.items()
+        }
+        """By the last part of the path."""
         self._add("/json", endpoints.rate_limit, POST, check_scope)
         self._add("/api/v1/authorize", authorize, None, check_scope, forwarded=True)
         for path, (page, scope) in pages.items():
@@ -205,7 +216,7 @@ class Router:
             fields: Fields = dict(scope["headers"])
             call = CallContext(scope, fields, self.request_ids.of(fields))
         path: str = scope["path"]
-        route = self.routes.get(path)
+        route = self.routes.get(path) or self._reservation_route(path)
         if route is None:
             await self._admin(call, receive, send, started)
             return
@@ -232,6 +243,12 @@ class Router:
         self.metrics.count_request("data", response.status)
         if self.log.checks:
             self.log.check(call, response.status, perf_counter() - started)
+
+    def _reservation_route(self, path: str) -> Route | None:
+        """The route of one reservation, whose id is part of the path."""
+        if not path.startswith(f"{RESERVATIONS}/"):
+            return None
+        return self.reservation_routes.get(path.rpartition("/")[2])
 
     def _error(self, call: CallContext, error: Exception) -> HttpResponse:
         """The response to a request that failed."""

@@ -18,9 +18,10 @@ from crestgate.errors import CrestgateError, StoreClosedError
 
 if TYPE_CHECKING:
     from crestgate.history.port import History
+    from crestgate.limiter.reservation_access import ReservationAccess
     from crestgate.rules.port import Repository
 
-__all__ = ["purge_rules", "sweep_history"]
+__all__ = ["purge_rules", "sweep_history", "sweep_reservations"]
 
 FIRST_DELAY_SECONDS = (1.0, 10.0)
 """Range of the delay before the first sweep."""
@@ -42,6 +43,14 @@ async def purge_rules(
 ) -> None:
     """The same for what the rule database no longer retains, such as old audit entries, when nobody writes to it."""
     await _repeat(repository.purge, "the rule database", first, every)
+
+
+async def sweep_reservations(
+    reservations: ReservationAccess, first: tuple[float, float] = (0.5, 2.0), every: tuple[float, float] = (5.0, 10.0)
+) -> None:
+    """Open the book of reservations that is there already: from then on a thread sweeps it. A service that was
+    restarted must give back what has ended meanwhile, although nobody reserves."""
+    await _repeat(reservations.open_existing, "the reservations", first, every)
 
 
 async def _repeat(

@@ -12,6 +12,7 @@ failure policy decides; that is a reason in the outcomes, like every decision.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
@@ -19,7 +20,14 @@ from typing import Any, final
 from crestgate.core.algorithms import Algorithm, build
 from crestgate.core.algorithms.custom import CustomAlgorithm
 from crestgate.core.limit import Limit
-from crestgate.errors import ConfigError, StoreClosedError, StoreError
+from crestgate.errors import (
+    ConfigError,
+    CrestgateError,
+    ReservationClosedError,
+    StoreClosedError,
+    StoreError,
+    UnknownReservationError,
+)
 from crestgate.runtime.clock import MachineClock, wall_minus_monotonic
 from crestgate.stores.breaker import Breaker
 from crestgate.stores.multi_node import failed_outcomes
@@ -39,6 +47,17 @@ from crestgate.stores.thread_adapter import ThreadedStore
 __all__ = ["ServiceStore"]
 
 PATH = "/api/v1/check/batch"
+RESERVATIONS = "/api/v1/reservations"
+MIN_RESERVATION_SECONDS = 1.0
+"""A reservation is written to a book as well, which takes longer than a check."""
+RESERVATION_BYTES = 1024 * 1024
+"""Maximum size of a response: 100 limits with their keys."""
+_RESERVATION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_RESERVATION_ERRORS: dict[int, type[CrestgateError]] = {
+    400: ConfigError,
+    404: UnknownReservationError,
+    409: ReservationClosedError,
+}
 CONNECT_SECONDS = 5.0
 """Time limit of `connect`, which no request waits for."""
 MAX_ITEMS = 1000
@@ -118,6 +137,47 @@ class ServiceStore(ThreadedStore):
             done(result)
 
         super().begin(copies, deadline, on_result)
+
+    def reserve(self, request: Request, terms: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Outcome]]:
+        body = json.loads(encode_request(Request(Op.TAKE, request.members)))
+        response = self._call_json(RESERVATIONS, {**body, **terms, "exact": True})
+        try:
+            return response, decode_outcomes(request, response)
+        except MalformedResponseError as error:
+            raise self._failed(f"its response is not valid ({error}); it may have reserved") from None
+
+    def call_reservation(self, reservation_id: str, action: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not _RESERVATION_ID.fullmatch(reservation_id):
+            raise UnknownReservationError("there is no such reservation")
+        return self._call_json(f"{RESERVATIONS}/{reservation_id}/{action}", body)
+
+    def _call_json(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """One call of a reservation: not part of a batch, and not sent again."""
+        self._check_open()
+        now = time.monotonic()
+        if not self.breaker.admits(now):
+            raise self._error(self.breaker.refusal())
+        deadline = now + max(self.timeout, MIN_RESERVATION_SECONDS)
+        try:
+            response = self.connections.post(path, json.dumps(body).encode(), deadline, RESERVATION_BYTES)
+            document = json.loads(response.body)
+            if not isinstance(document, dict):
+                raise ValueError("it is not an object")
+        except RequestError as error:
+            raise self._failed(str(error), now if error.timed_out else None) from None
+        except (ValueError, RecursionError) as error:
+            raise self._failed(f"its response is not valid ({error})") from None
+        finally:
+            self.breaker.settled(now)
+        if response.status >= 500:
+            problem = parse_problem(document)
+            raise self._failed("it failed" if problem is None else problem.detail)
+        self.breaker.succeeded()
+        if response.status in (200, 201):
+            return document
+        problem = parse_problem(document) or ServiceProblemError(response.status, "it does not say why")
+        kind = _RESERVATION_ERRORS.get(response.status)
+        raise self._error(self._advice(problem)) if kind is None else kind(f"{self.title}: {problem.detail}")
 
     def close(self) -> None:
         self.closed = True

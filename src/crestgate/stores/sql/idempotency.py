@@ -55,6 +55,10 @@ class SqlRecords(IdempotencyRecords):
     def delete(self, name: str) -> None:
         self.changed[self.ids[name]] = SqlRecord(0, b"")
 
+    def dropped_until(self, name: str, now: i64) -> int | None:
+        """Rows are deleted when they have expired, and never for want of room."""
+        return None
+
     def writes(self, dialect: Dialect) -> list[str]:
         """The statements that write the changes, when there is something to commit."""
         after = {**self.rows, **self.changed}

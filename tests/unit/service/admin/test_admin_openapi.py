@@ -22,7 +22,8 @@ from unit.service.admin.admin_client import Control
 
 DATA_PLANE = {
     "/api/v1/check", "/api/v1/check/batch", "/api/v1/quota", "/api/v1/explain", "/api/v1/reset", "/api/v1/authorize",
-    "/json", "/ratelimiter/verify-api-limit", "/healthz", "/readyz", "/metrics",
+    "/api/v1/reservations", "/api/v1/reservations/{id}/settle", "/api/v1/reservations/{id}/release",
+    "/api/v1/reservations/{id}/extend", "/json", "/ratelimiter/verify-api-limit", "/healthz", "/readyz", "/metrics",
 }  # fmt: skip
 CONTROL_PLANE = {
     "/api/v1/rules": {"get", "post"},

@@ -33,7 +33,7 @@ from crestgate.service.checks.slices import LOCAL_SLICE, next_turn
 from crestgate.service.context import CallContext
 from crestgate.stores.port import Op
 
-__all__ = ["RateLimiter"]
+__all__ = ["ATTRIBUTES", "PLANS", "RateLimiter", "check_of", "response_of"]
 
 NEVER: Final = -1
 FORMS: Final = "set dimension and identifier, with endpoint, method and attributes, or key, with plans"
@@ -67,7 +67,7 @@ class RateLimiter:
         """CheckRateLimit."""
         check_counts(message, PLANS)
         check_counts(message, ATTRIBUTES)
-        answers = self.checks.check(call, [_check_of(_read_check(message), _may_have_attributes(message))], False)
+        answers = self.checks.check(call, [check_of(_read_check(message), _may_have_attributes(message))], False)
         return _encode_check(answers) if isinstance(answers, list) else answers.then(_encode_check)
 
     def batch(self, call: CallContext, message: bytes) -> bytes | Later:
@@ -82,19 +82,19 @@ class RateLimiter:
         attributes = _may_have_attributes(message)
         try:
             for index in range(count):
-                checks.append(_check_of(requests[index], attributes))  # noqa: PERF401 - as many as are valid, for the error
+                checks.append(check_of(requests[index], attributes))  # noqa: PERF401 - as many as are valid, for the error
         except InvalidRequestError as error:
             raise error.inside(f"checks[{len(checks)}]") from None
         answers = self.checks.check(call, checks, True, len(message))
         if isinstance(answers, list):
-            return _encode(CheckBatchResponse(decisions=[_response(CheckResponse, answer) for answer in answers]))
+            return _encode(CheckBatchResponse(decisions=[response_of(CheckResponse, answer) for answer in answers]))
         return answers.then_await(_encode_batch)
 
     def quota(self, call: CallContext, message: bytes) -> bytes | Later:
         """GetRemainingQuota."""
         check_counts(message, PLANS)
         check_counts(message, ATTRIBUTES)
-        answer = self.checks.peek(_check_of(_read_quota(message), _may_have_attributes(message)))
+        answer = self.checks.peek(check_of(_read_quota(message), _may_have_attributes(message)))
         return _encode_quota(answer) if isinstance(answer, DecisionBody) else answer.then(_encode_quota)
 
     async def reset(self, call: CallContext, message: bytes) -> bytes:
@@ -120,7 +120,7 @@ def _may_have_attributes(message: bytes) -> bool:
     return ATTRIBUTES.tag in message or ATTRIBUTES.tag | 0x80 in message
 
 
-def _check_of(request: Any, may_have_attributes: bool) -> CheckBody:
+def check_of(request: Any, may_have_attributes: bool) -> CheckBody:
     """A CheckRequest or QuotaRequest as a check."""
     cost: int = request.cost if request.HasField("cost") else 1
     timestamp: float | None = request.timestamp if request.HasField("timestamp") else None
@@ -168,11 +168,11 @@ def _body_of(request: Any, cost: int, timestamp: float | None, may_have_attribut
 
 
 def _encode_check(answers: list[DecisionBody]) -> bytes:
-    return _encode(_response(CheckResponse, answers[0]))
+    return _encode(response_of(CheckResponse, answers[0]))
 
 
 def _encode_quota(answer: DecisionBody) -> bytes:
-    return _encode(_response(QuotaResponse, answer))
+    return _encode(response_of(QuotaResponse, answer))
 
 
 async def _encode_batch(answers: list[DecisionBody]) -> bytes:
@@ -181,11 +181,11 @@ async def _encode_batch(answers: list[DecisionBody]) -> bytes:
     for first in range(0, len(answers), LOCAL_SLICE):
         if first:
             await next_turn()
-        decisions += [_response(CheckResponse, answer) for answer in answers[first : first + LOCAL_SLICE]]
+        decisions += [response_of(CheckResponse, answer) for answer in answers[first : first + LOCAL_SLICE]]
     return _encode(CheckBatchResponse(decisions=decisions))
 
 
-def _response(kind: Any, answer: DecisionBody) -> Any:
+def response_of(kind: Any, answer: DecisionBody) -> Any:
     """An answer as a CheckResponse or QuotaResponse, with all of its parts."""
     response = _status(kind, answer)
     if isinstance(answer.parts, list):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from crestgate.service.auth.guard import required_check_scope
+from crestgate.service.checks.reservations import ReservationService
 from crestgate.service.grpc.services.health import HealthService
 from crestgate.service.grpc.services.method import GrpcMethod, GrpcMethods
 from crestgate.service.grpc.services.rate_limiter import RateLimiter
 from crestgate.service.grpc.services.reflection import Reflection
+from crestgate.service.grpc.services.reservations import Reservations
 from crestgate.service.grpc.transport.call import Method
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ def build_methods(
     shared = GrpcMethods(guard, dependencies.metrics, log)
     check_scope = required_check_scope(dependencies.settings.server, dependencies.settings.server.grpc)
     limiter = RateLimiter(checks, envoy)
+    reservations = Reservations(ReservationService(checks))
     services = [RATE_LIMITER, ENVOY, HEALTH, *REFLECTIONS]
     probes = HealthService(health, services)
     reflection = Reflection(services)
@@ -47,6 +50,10 @@ def build_methods(
         GrpcMethod(shared, f"/{RATE_LIMITER}/CheckRateLimitBatch", limiter.batch, check_scope),
         GrpcMethod(shared, f"/{RATE_LIMITER}/GetRemainingQuota", limiter.quota, check_scope),
         GrpcMethod(shared, f"/{RATE_LIMITER}/ResetLimit", limiter.reset, "write"),
+        GrpcMethod(shared, f"/{RATE_LIMITER}/Reserve", reservations.reserve, check_scope),
+        GrpcMethod(shared, f"/{RATE_LIMITER}/Settle", reservations.settle, check_scope),
+        GrpcMethod(shared, f"/{RATE_LIMITER}/Release", reservations.release, check_scope),
+        GrpcMethod(shared, f"/{RATE_LIMITER}/Extend", reservations.extend, check_scope),
         GrpcMethod(shared, f"/{ENVOY}/ShouldRateLimit", envoy.should_rate_limit, check_scope),
         GrpcMethod(shared, f"/{HEALTH}/Check", probes.check, public=True),
         GrpcMethod(shared, f"/{HEALTH}/List", probes.list, public=True),

@@ -1,0 +1,135 @@
+"""What `reserve` is called with: limits with a cost each, prepared as one check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, SupportsIndex, TypeAlias
+
+from crestgate.core.bounds import MAX_COST, check_input, whole_cost
+from crestgate.core.context import ContextFields
+from crestgate.core.plans import Limits
+from crestgate.errors import ConfigError, input_error
+from crestgate.limiter.pending_check import PendingCheck
+from crestgate.stores.port import Member, Op
+from crestgate.stores.server_side_limits import is_context, is_server_side
+
+if TYPE_CHECKING:
+    from crestgate.limiter.limiter_core import LimiterCore
+
+__all__ = [
+    "DEFAULT_TTL",
+    "MAX_TTL",
+    "Costs",
+    "OnExpiry",
+    "PreparedReservation",
+    "check_terms",
+    "has_costs",
+    "prepare_costs",
+    "prepare_one_cost",
+    "prepare_rule_costs",
+    "with_rule_costs",
+]
+
+DEFAULT_TTL: Final = 300
+MAX_TTL: Final = 86_400
+OnExpiry: TypeAlias = Literal["keep", "release"]
+
+Costs: TypeAlias = "Mapping[str, SupportsIndex] | Sequence[tuple[Limits, SupportsIndex]]"
+"""A cost for each limit: by the name of a plan, or as pairs of limits and a cost."""
+
+
+class PreparedReservation(NamedTuple):
+    """A check, and by which names each of its members is settled."""
+
+    check: PendingCheck
+    names: list[tuple[str, ...]]
+    costs: Mapping[str, int] | None = None
+    """By rule, for a service that matches the request itself."""
+
+
+def check_terms(ttl: float, on_expiry: str) -> int:
+    """Validate a time to live and an end policy; the time in microseconds."""
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 1 <= ttl <= MAX_TTL:
+        raise input_error(ValueError, "ttl", f"must be a number of seconds from 1 to {MAX_TTL:,}, not {ttl!r}")
+    if on_expiry not in ("keep", "release"):
+        raise input_error(ValueError, "on_expiry", f"must be 'keep' or 'release', not {on_expiry!r}")
+    return round(ttl * 1_000_000)
+
+
+def has_costs(limits: object) -> bool:
+    """Whether limits are written with a cost each."""
+    if isinstance(limits, Mapping):
+        return True
+    return isinstance(limits, list | tuple) and bool(limits) and isinstance(limits[0], list | tuple)
+
+
+def prepare_one_cost(limiter: LimiterCore, key: str, limits: Limits, cost: SupportsIndex) -> PreparedReservation:
+    """One cost for all limits."""
+    check = limiter.prepare(Op.TAKE, key, limits, cost)
+    return PreparedReservation(check, [_names(member) for member in check.members])
+
+
+def prepare_costs(limiter: LimiterCore, key: str, costs: Costs) -> PreparedReservation:
+    """A cost for each limit. Bad input is a ValueError, limits that cannot be used are a ConfigError."""
+    pairs: Iterable[tuple[Limits, SupportsIndex]] = costs.items() if isinstance(costs, Mapping) else costs
+    members: list[Member] = []
+    names: list[tuple[str, ...]] = []
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise ConfigError(f"limits with a cost each are a list of (limits, cost), and this has {pair!r}")
+        limits, cost = pair
+        whole = _cost(cost, limits if isinstance(limits, str) else "cost")
+        check_input(key, whole)
+        for algorithm in limiter.resolve(limits).algorithms:
+            member = Member(key, algorithm, whole)
+            if any(other.algorithm.name == algorithm.name for other in members):
+                raise ConfigError(f"the limit {algorithm.name!r} is reserved twice: give it one cost")
+            members.append(member)
+            named = (limits,) if isinstance(limits, str) else ()
+            names.append(tuple(dict.fromkeys((*named, *_names(member)))))
+    if not members:
+        raise ConfigError("a reservation needs at least one limit, and this one has none")
+    server_side = any(is_server_side(member.algorithm) for member in members)
+    check = PendingCheck(limiter.backend.pressure, Op.TAKE, members, None, key, None, server_side)
+    return PreparedReservation(check, names)
+
+
+def prepare_rule_costs(
+    limiter: LimiterCore, context: ContextFields, costs: Mapping[str, SupportsIndex] | None, cost: SupportsIndex = 1
+) -> PreparedReservation:
+    """All rules that apply to a request: `costs` by rule_id or name, and `cost` for the others."""
+    whole = {name: _cost(value, f"costs.{name}") for name, value in (costs or {}).items()}
+    return with_rule_costs(limiter, limiter.prepare_request(Op.TAKE, context, cost), whole)
+
+
+def with_rule_costs(limiter: LimiterCore, check: PendingCheck, costs: Mapping[str, int]) -> PreparedReservation:
+    """The check with a cost for the limits that are named: by rule_id, or a rule's or counter's name."""
+    if any(is_context(member.algorithm) for member in check.members):
+        return PreparedReservation(check, [("context",)], costs)
+    rules = {} if limiter.evaluator is None or limiter.evaluator.catalog is None else limiter.catalog.current.rules
+    names: list[tuple[str, ...]] = []
+    for member in check.members:
+        rule = rules.get(member.algorithm.label)
+        names.append(tuple(dict.fromkeys((*_names(member), *(() if rule is None else (rule.name,))))))
+        member.cost = next((costs[name] for name in names[-1] if name in costs), member.cost)
+    unknown = set(costs).difference(*names)
+    for name in sorted(unknown):
+        # A rule that does not apply to this request costs nothing; one that does not exist is a mistake.
+        if name not in rules and all(rule.name != name for rule in rules.values()):
+            raise input_error(ValueError, f"costs.{name}", "is not the id or name of a limit of this request")
+    return PreparedReservation(check, names)
+
+
+def _names(member: Member) -> tuple[str, ...]:
+    """A plan's limits are settled by the plan's name; those after the first have counters called `plan#2`."""
+    algorithm = member.algorithm
+    plan, mark, number = algorithm.name.rpartition("#")
+    names = (plan,) if mark and number.isdigit() else ()
+    return tuple(dict.fromkeys((*names, algorithm.label, algorithm.name)))
+
+
+def _cost(cost: SupportsIndex, field: str) -> int:
+    whole = whole_cost(cost, field)
+    if not 0 <= whole <= MAX_COST:
+        raise input_error(ValueError, field, f"must be a whole number from 0 to {MAX_COST}, not {cost!r}")
+    return whole

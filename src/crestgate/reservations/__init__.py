@@ -1,0 +1,1 @@
+"""Books of open reservations, beside the counters of a store."""
