@@ -10,7 +10,7 @@
     ├── NotFoundError           there is no rule, plan or client of this name
     ├── ConflictError           it exists already, or another rule has its slot
     ├── StaleVersionError       it was changed since it was read
-    ├── ReservationError        a reservation cannot be settled or extended
+    ├── ReservationError        a reservation cannot be settled, extended or made
     │   ├── UnknownReservationError     there is none of this id, or it was forgotten (also a LookupError)
     │   ├── ReservationClosedError      it was settled or released before; the first counts (also a RuntimeError)
     │   └── TooManyReservationsError    this caller has too many open ones
