@@ -25,7 +25,6 @@ from crestgate.limiter.observation import ObservedLoopDriver
 from crestgate.limiter.pending_check import PendingCheck, finish_checks, requests_of
 from crestgate.limiter.reservation import AsyncReservation, AsyncStoredReservation, Hold
 from crestgate.limiter.reservation_terms import (
-    DEFAULT_TTL,
     Costs,
     OnExpiry,
     PreparedReservation,
@@ -151,7 +150,7 @@ class AsyncLimiter(LimiterCore):
         costs: Mapping[str, SupportsIndex] | None = None,
         *,
         cost: SupportsIndex = 1,
-        ttl: float = DEFAULT_TTL,
+        ttl: float | None = None,
         on_expiry: OnExpiry = "keep",
     ) -> AsyncReservation:
         """`reserve` under all rules that apply to a request: `costs` by rule_id or name, `cost` for the others."""
@@ -162,7 +161,7 @@ class AsyncLimiter(LimiterCore):
         """A reservation that was made before, perhaps by another process: `await reservation(id).settle(620)`."""
         return AsyncStoredReservation(self._open_reservations, self.run_reservation, reservation_id)
 
-    def _reserve(self, prepared: PreparedReservation, ttl_us: int, on_expiry: str) -> AsyncReservation:
+    def _reserve(self, prepared: PreparedReservation, ttl_us: int | None, on_expiry: str) -> AsyncReservation:
         async def grant(stored: StoredReservations) -> Grant:
             granted: Grant = await self.run_reservation(stored.reserve(prepared, ttl_us, on_expiry, ""))
             if granted.id is None:

@@ -23,7 +23,6 @@ from crestgate.limiter.pending_check import PendingCheck, finish_checks, request
 from crestgate.limiter.reservation import Hold, Reservation, StoredReservation
 from crestgate.limiter.reservation_access import run_steps
 from crestgate.limiter.reservation_terms import (
-    DEFAULT_TTL,
     Costs,
     OnExpiry,
     PreparedReservation,
@@ -138,6 +137,9 @@ class Limiter(LimiterCore):
         With `ttl`, `on_expiry`, or a cost each, the reservation has an `id` by which any process on this store can
         settle it (see `reservation`), and an end, `ttl` seconds from now (300 by default, at most a day). What is not
         settled by then stays charged, or is given back with `on_expiry="release"`.
+
+        Slots of in-flight limits are released when it is settled, and renewed by `extend`. `ttl` is at most their time
+        to live, which is the default then.
         """
         prepared = self._prepare_reservation(key, limits, cost, ttl, on_expiry)
         if prepared is None:
@@ -151,7 +153,7 @@ class Limiter(LimiterCore):
         costs: Mapping[str, SupportsIndex] | None = None,
         *,
         cost: SupportsIndex = 1,
-        ttl: float = DEFAULT_TTL,
+        ttl: float | None = None,
         on_expiry: OnExpiry = "keep",
     ) -> Reservation:
         """`reserve` under all rules that apply to a request: `costs` by rule_id or name, `cost` for the others."""
@@ -162,7 +164,7 @@ class Limiter(LimiterCore):
         """A reservation that was made before, perhaps by another process: `reservation(id).settle(620)`."""
         return StoredReservation(reservation_id, None, None, self.reservations.open(), self._run_reservation)
 
-    def _reserve(self, prepared: PreparedReservation, ttl_us: int, on_expiry: str) -> Reservation:
+    def _reserve(self, prepared: PreparedReservation, ttl_us: int | None, on_expiry: str) -> Reservation:
         stored = self.reservations.open()
         grant: Grant = self._run_reservation(stored.reserve(prepared, ttl_us, on_expiry, ""))
         if grant.id is None:

@@ -28,7 +28,6 @@ from crestgate.limiter.observer import Observer, check_observer
 from crestgate.limiter.pending_check import PendingCheck, try_decide
 from crestgate.limiter.reservation_access import ReservationAccess
 from crestgate.limiter.reservation_terms import (
-    DEFAULT_TTL,
     Costs,
     PreparedReservation,
     check_terms,
@@ -288,13 +287,13 @@ class LimiterCore:
 
     def _prepare_reservation(
         self, key: str, limits: Limits | Costs, cost: SupportsIndex, ttl: float | None, on_expiry: str | None
-    ) -> tuple[PreparedReservation, int, str] | None:
-        """What `reserve` asks for, the time to live in microseconds and the end policy; None for a reservation that is
-        known in this process only."""
+    ) -> tuple[PreparedReservation, int | None, str] | None:
+        """What `reserve` asks for, the time to live in microseconds (None: the default) and the end policy; None for a
+        reservation that is known in this process only."""
         costed = has_costs(limits)
         if not costed and ttl is None and on_expiry is None:
             return None
-        ttl_us = check_terms(DEFAULT_TTL if ttl is None else ttl, on_expiry or "keep")
+        ttl_us = check_terms(ttl, on_expiry or "keep")
         if not costed:
             prepared = prepare_one_cost(self, key, cast(Limits, limits), cost)
         elif whole_cost(cost) != 1:

@@ -18,10 +18,13 @@ from integration.service.rpc_clients import LIMITER, Reflected
 from integration.service.service_process import GENEROUS, Service
 
 CONFIG = """
-plans: {requests: 10/hour using fixed_window, tokens: 1000/hour using fixed_window}
+plans: {requests: 10/hour using fixed_window, tokens: 1000/hour using fixed_window, streams: 2 concurrent ttl 30s}
 rules:
   - {rule_id: tokens-per-user, name: Tokens, dimension: user, algorithm: fixed_window, limit: 1000,
      window_seconds: 3600}
+  - {rule_id: streams-per-client, name: Streams, dimension: client, algorithm: concurrency, limit: 2,
+     window_seconds: 20}
+  - {rule_id: calls-per-client, dimension: client, algorithm: fixed_window, limit: 100, window_seconds: 3600}
   - {rule_id: requests-per-user, dimension: user, algorithm: fixed_window, limit: 10, window_seconds: 86400}
 """
 PLANS = ["requests", "tokens"]
@@ -237,6 +240,66 @@ def test_grpc(service: Service, anyone: httpx.Client, key: str) -> None:
         assert remaining(anyone, key) == 380
         denied = client.call(LIMITER, "Reserve", {"key": key, "plans": ["tokens"], "cost": 381}, {})
         assert not denied.get("id")
+    finally:
+        client.close()
+
+
+def test_slots_over_http(anyone: httpx.Client, key: str) -> None:
+    body = {"key": key, "plans": ["streams", "tokens"], "costs": {"tokens": 300}}
+    before = time.time()
+    answers = [anyone.post(ROOT, json=body).json() for _ in range(2)]
+    assert before + 29 < answers[0]["expires_at"] < time.time() + 31
+    denied = anyone.post(ROOT, json=body)
+    assert (denied.status_code, denied.json()["rule"]) == (200, "streams")
+    assert remaining(anyone, key) == 400
+    extended = anyone.post(f"{ROOT}/{answers[0]['id']}/extend", json={"ttl": 30})
+    assert extended.json()["extended"] is True
+    assert remaining(anyone, key, "streams") == 0
+    settled = anyone.post(f"{ROOT}/{answers[0]['id']}/settle", json={"actual": {"tokens": 100}})
+    assert settled.json() == {"settled": True, "late": False}
+    assert (remaining(anyone, key, "streams"), remaining(anyone, key)) == (1, 600)
+    problem(anyone.post(f"{ROOT}/{answers[0]['id']}/extend", json={"ttl": 30}), 409)
+    assert anyone.post(f"{ROOT}/{answers[1]['id']}/release").status_code == 200
+    assert (remaining(anyone, key, "streams"), remaining(anyone, key)) == (2, 900)
+
+
+def test_ttl_and_actual_of_slots_are_checked(anyone: httpx.Client, key: str) -> None:
+    body = {"key": key, "plans": ["streams", "tokens"]}
+    refused = problem(anyone.post(ROOT, json={**body, "ttl": 31}), 400)["problems"][0]
+    assert refused["field"] == "ttl"
+    assert "at most 30" in str(refused)
+    assert remaining(anyone, key, "streams") == 2
+    answer = anyone.post(ROOT, json=body).json()
+    for action, bad, field in (
+        ("extend", {"ttl": 31}, "ttl"),
+        ("settle", {"actual": {"streams": 1}}, "actual.streams"),
+    ):
+        response = anyone.post(f"{ROOT}/{answer['id']}/{action}", json=bad)
+        assert problem(response, 400)["problems"][0]["field"] == field
+    assert remaining(anyone, key, "streams") == 1
+
+
+def test_slots_by_rules_are_taken_by_reservations_only(anyone: httpx.Client, key: str) -> None:
+    body = {"context": {"client": key}, "costs": {"Streams": 2}}
+    answer = anyone.post(ROOT, json=body).json()
+    assert answer["allowed"] is True
+    check = anyone.post("/api/v1/check", json={"context": {"client": key}}).json()
+    assert (check["allowed"], check["rule"]) == (False, "streams-per-client")
+    anyone.post(f"{ROOT}/{answer['id']}/release")
+    for _ in range(3):
+        assert anyone.post("/api/v1/check", json={"context": {"client": key}}).json()["allowed"] is True
+
+
+def test_slots_over_grpc(service: Service, anyone: httpx.Client, key: str) -> None:
+    client = Reflected(service.rpc)
+    try:
+        reserved = client.call(LIMITER, "Reserve", {"key": key, "plans": ["streams", "tokens"], "cost": 2}, {})
+        assert reserved["decision"]["allowed"] is True
+        assert not client.call(LIMITER, "Reserve", {"key": key, "plans": ["streams"]}, {}).get("id")
+        assert client.call(LIMITER, "Extend", {"id": reserved["id"], "ttl": 30.0}, {})["extended"] is True
+        assert remaining(anyone, key, "streams") == 0
+        client.call(LIMITER, "Settle", {"id": reserved["id"], "actuals": {"tokens": 7}}, {})
+        assert (remaining(anyone, key, "streams"), remaining(anyone, key)) == (2, 993)
     finally:
         client.close()
 

@@ -18,7 +18,7 @@ from crestgate.errors import (
     field_of,
 )
 from crestgate.limiter.reservation import Settlement
-from crestgate.limiter.reservation_terms import DEFAULT_TTL, PreparedReservation, check_terms, with_rule_costs
+from crestgate.limiter.reservation_terms import PreparedReservation, check_terms, check_ttl, take_slots, with_rule_costs
 from crestgate.limiter.stored_reservations import Extension, Grant, Steps, StoredReservations
 from crestgate.service.checks.forms import FORMS, GOES_INTO_A_BATCH, prepare_check
 from crestgate.service.checks.idempotency import idempotency_key
@@ -82,10 +82,9 @@ class ReservationService:
         """Decide a check, and keep what it has charged under an id. Without an id in the response if it is denied."""
         self._enter(call)
         checks = self.checks
-        ttl = DEFAULT_TTL if body.ttl is None else body.ttl
         now_us = checks.clock.ticks()
         try:
-            ttl_us = check_terms(ttl, body.on_expiry)
+            ttl_us = check_terms(body.ttl, body.on_expiry)
             prepared, indexes = self._prepare(call, body, now_us)
         except ValueError as error:  # raised by the limiter; a ConfigError is one, too
             raise InvalidRequestError(*field_of(error)) from None
@@ -113,7 +112,7 @@ class ReservationService:
     async def extend(self, call: CallContext, reservation_id: str, body: ExtendBody) -> ExtensionResponse:
         self._enter(call)
         try:
-            ttl_us = check_terms(body.ttl, "keep")
+            ttl_us = check_ttl(body.ttl)
         except ValueError as error:
             raise InvalidRequestError(*field_of(error)) from None
         stored = await self._open()
@@ -146,6 +145,7 @@ class ReservationService:
                 raise InvalidRequestError("costs", "cannot be combined with 'counters': each of them has a cost")
             proof = SettlementAuthorization(self.tokens, call.key_id, now_us // 1_000_000, call.may_write)
             check, indexes = prepare_counters(self.limiter, Op.TAKE, body, proof)
+            take_slots(check)
             named = [body.counters[index] for index in indexes]
             return PreparedReservation(check, [(one.plan or one.name or one.limit or "",) for one in named]), indexes
         if len(costs) > MAX_COSTS:
@@ -153,7 +153,7 @@ class ReservationService:
         for name, cost in costs.items():
             if not 0 <= cost <= MAX_COST:
                 raise InvalidRequestError(f"costs.{name}", f"must be a whole number from 0 to {MAX_COST}, not {cost}")
-        check = prepare_check(self.limiter, Op.TAKE, body, now_us)
+        check = prepare_check(self.limiter, Op.TAKE, body, now_us, True)
         return with_rule_costs(self.limiter, check, costs), ()
 
     async def _open(self) -> StoredReservations:
