@@ -117,11 +117,23 @@ class AsyncLimiter(LimiterCore):
         """
         whole = acquire_input(key, cost, timeout)
         bound, clock = self.resolve_hold(limits), self.clock
+        remote = self._open_remote_hold()
+
+        async def send(batch: Sequence[Request]) -> BatchOutcomes:
+            if remote is None:
+                return await self.apply(batch)
+            return [await self.run_reservation(remote.send(batch[0]))]
 
         async def take() -> Slots:
-            return await self._run(hold_steps(bound, self.wait_queue, TaskWaiter(), key, whole, timeout, clock.ticks))
+            steps = hold_steps(bound, self.wait_queue, TaskWaiter(), key, whole, timeout, clock.ticks)
+            try:
+                return await self._run(steps, send)
+            except BaseException:
+                if remote is not None:
+                    await self.run_reservation(remote.abandon())
+                raise
 
-        return AsyncHeldSlots(take, self.apply, self._renewals)
+        return AsyncHeldSlots(take, send, self._renewals)
 
     def reserve(
         self,
@@ -342,15 +354,19 @@ class AsyncLimiter(LimiterCore):
         """Send a settlement; whether the store has done it."""
         return bool((await self.apply([request]))[0])
 
-    async def _run(self, steps: Generator[SendRequest | Sleep | AwaitTurn, list[Outcome] | bool | None, R]) -> R:
-        """Carry out the steps, until they return."""
+    async def _run(
+        self,
+        steps: Generator[SendRequest | Sleep | AwaitTurn, list[Outcome] | bool | None, R],
+        apply: Callable[[Sequence[Request]], Coroutine[Any, Any, BatchOutcomes]] | None = None,
+    ) -> R:
+        """Carry out the steps, until they return; `apply` sends requests."""
         try:
             step = next(steps)
             while True:
                 try:
                     result: list[Outcome] | bool | None = None
                     if isinstance(step, SendRequest):
-                        result = (await self.apply([step.request]))[0]
+                        result = (await (apply or self.apply)([step.request]))[0]
                     elif isinstance(step, Sleep):
                         await asyncio.sleep(self.clock.wait(step.seconds))
                     else:

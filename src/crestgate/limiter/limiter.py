@@ -17,7 +17,7 @@ from crestgate.errors import RateLimitExceeded, StoreError
 from crestgate.limiter.call_guard import CallCost, CallGuard, CallLimits, guarded, guarded_async
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.decorator_arguments import KeyMaker, refuse_missing_brackets
-from crestgate.limiter.in_flight import HeldSlots, SlotRenewer, hold_steps
+from crestgate.limiter.in_flight import HeldSlots, SlotRenewer, Slots, hold_steps
 from crestgate.limiter.limiter_core import LimiterCore, ManyItem, acquire_input
 from crestgate.limiter.pending_check import PendingCheck, finish_checks, requests_of
 from crestgate.limiter.reservation import Hold, Reservation, StoredReservation
@@ -114,11 +114,21 @@ class Limiter(LimiterCore):
         """
         whole = acquire_input(key, cost, timeout)
         bound, clock = self.resolve_hold(limits), self.clock
-        return HeldSlots(
-            lambda: self._run(hold_steps(bound, self.wait_queue, ThreadWaiter(), key, whole, timeout, clock.ticks)),
-            self.apply,
-            self._renewer,
-        )
+        remote = self._open_remote_hold()
+
+        def send(batch: Sequence[Request]) -> BatchOutcomes:
+            return self.apply(batch) if remote is None else [self._run_reservation(remote.send(batch[0]))]
+
+        def take() -> Slots:
+            steps = hold_steps(bound, self.wait_queue, ThreadWaiter(), key, whole, timeout, clock.ticks)
+            try:
+                return self._run(steps, send)
+            except BaseException:
+                if remote is not None:
+                    self._run_reservation(remote.abandon())
+                raise
+
+        return HeldSlots(take, send, self._renewer)
 
     def reserve(
         self,
@@ -264,15 +274,19 @@ class Limiter(LimiterCore):
         """Send a settlement; whether the store has done it."""
         return bool(self.apply([request])[0])
 
-    def _run(self, steps: Generator[SendRequest | Sleep | AwaitTurn, list[Outcome] | bool | None, R]) -> R:
-        """Carry out the steps, until they return."""
+    def _run(
+        self,
+        steps: Generator[SendRequest | Sleep | AwaitTurn, list[Outcome] | bool | None, R],
+        apply: Callable[[Sequence[Request]], BatchOutcomes] | None = None,
+    ) -> R:
+        """Carry out the steps, until they return; `apply` sends requests."""
         try:
             step = next(steps)
             while True:
                 try:
                     result: list[Outcome] | bool | None = None
                     if isinstance(step, SendRequest):
-                        result = self.apply([step.request])[0]
+                        result = (apply or self.apply)([step.request])[0]
                     elif isinstance(step, Sleep):
                         time.sleep(self.clock.wait(step.seconds))
                     else:

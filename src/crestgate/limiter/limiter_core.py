@@ -45,6 +45,7 @@ from crestgate.stores.spec import Migration, NamedStores, StoreSpec
 if TYPE_CHECKING:
     from crestgate.config.settings import Settings
     from crestgate.limiter.observation import Observation
+    from crestgate.limiter.remote_hold import RemoteHold
     from crestgate.rules.catalog import Catalog
 
 __all__ = ["MAX_TIMEOUT", "LimiterCore", "ManyItem", "RequestEvaluator", "acquire_input", "decorator_cost"]
@@ -338,12 +339,20 @@ class LimiterCore:
     def resolve_hold(self, limits: Limits) -> Bound:
         """The chain of a hold, which has an in-flight limit."""
         bound = self.resolve(limits)
-        if not bound.holds:
+        if not bound.holds and not bound.server_side:  # a service's plans are known when it has answered
             raise ConfigError(
                 f"hold needs an in-flight limit, such as '20 concurrent', and these are {', '.join(bound.names)}: "
                 "use check, acquire or reserve for rate limits"
             )
         return bound
+
+    def _open_remote_hold(self) -> RemoteHold | None:
+        """What holds slots of a service; None for other stores."""
+        if not self.has_server_limits:
+            return None
+        from crestgate.limiter.remote_hold import RemoteHold
+
+        return RemoteHold(self.reservations.open(), self.clock.ticks, self.backend.failure.record)
 
     def chain_getter(self, limits: Limits) -> Callable[[], Bound]:
         """A function that returns the chain of a decorated function at each call, since plans may change. Limits that

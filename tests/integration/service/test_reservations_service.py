@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from crestgate import AsyncLimiter, Limiter, RateLimitExceeded, RequestContext
+from crestgate import AsyncLimiter, ConfigError, Limiter, RateLimitExceeded, RequestContext
 from crestgate.errors import ReservationClosedError, UnknownReservationError
 from integration.service.api_helpers import make_key, problem
 from integration.service.rpc_clients import LIMITER, Reflected
@@ -351,6 +352,104 @@ def test_async_library_reserves_by_the_service(service: Service, anyone: httpx.C
 
     asyncio.run(run())
     assert remaining(anyone, key) == 380
+
+
+def test_library_holds_slots_of_the_service(remote: Limiter, anyone: httpx.Client, key: str) -> None:
+    limits = ["2 concurrent", "100/hour using fixed_window"]
+    with remote.hold(key, limits) as held:
+        assert held.decision.remaining == 1
+        assert held.renew() == 20.0
+        assert remote.peek(key, limits[0]).remaining == 1
+        with remote.hold(key, limits), pytest.raises(RateLimitExceeded), remote.hold(key, limits):
+            pass
+        with remote.hold(key, "2 concurrent"), pytest.raises(TimeoutError), remote.hold(key, limits, timeout=0.2):
+            pass
+        assert not held.lost
+    assert remote.peek(key, limits[0]).remaining == 2
+    assert remote.peek(key, limits[1]).remaining == 98, "what rate limits have charged stays"
+    with remote.hold(key, ["streams", "tokens"]):  # plans of the service
+        assert (remaining(anyone, key, "streams"), remaining(anyone, key)) == (1, 999)
+    assert (remaining(anyone, key, "streams"), remaining(anyone, key)) == (2, 999)
+    with pytest.raises(ConfigError, match="needs an in-flight limit"), remote.hold(key, "tokens"):
+        pass
+    assert remaining(anyone, key) == 999
+    with pytest.raises(ConfigError, match="limits what is in flight"):
+        remote.check(key, "2 concurrent")
+
+
+def test_library_waits_for_a_slot_of_the_service(remote: Limiter, key: str) -> None:
+    entered = threading.Event()
+
+    def wait() -> None:
+        with remote.hold(key, "1 concurrent", timeout=60):
+            entered.set()
+
+    with remote.hold(key, "1 concurrent"):
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        assert not entered.wait(0.3)
+    assert entered.wait(60)
+    waiting.join()
+    assert remote.peek(key, "1 concurrent").remaining == 1
+
+
+def test_library_renews_slots_of_the_service(service: Service, remote: Limiter, key: str) -> None:
+    limit = "1 concurrent ttl 2s"
+    with remote.hold(key, limit) as held:
+        end = time.monotonic() + 3.5
+        while time.monotonic() < end:
+            assert remote.peek(key, limit).remaining == 0 or held.lost
+            time.sleep(0.1)
+        with Limiter(f"crestgate://:{service.key}@{service.url.removeprefix('http://')}?timeout_ms=5000") as admin:
+            admin.reset(key, limit)
+        held.renew()
+        assert held.lost
+    assert remote.peek(key, limit).remaining == 1
+
+
+def test_async_library_holds_slots_of_the_service(service: Service, remote: Limiter, key: str) -> None:
+    async def run() -> None:
+        async with AsyncLimiter(f"crestgate://{service.url.removeprefix('http://')}?timeout_ms=5000") as limiter:
+            async with limiter.hold(key, "1 concurrent") as held:
+                assert await held.renew() == 20.0
+                with pytest.raises(RateLimitExceeded):
+                    async with limiter.hold(key, "1 concurrent"):
+                        pass
+            async with limiter.hold(key, "1 concurrent", timeout=60):
+                pass
+
+            async def enter() -> None:
+                async with limiter.hold(key, "1 concurrent"):
+                    await asyncio.Event().wait()
+
+            for delay in (0.0, 0.001, 0.003, 0.01, 0.1):
+                task = asyncio.create_task(enter())
+                await asyncio.sleep(delay)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                async with limiter.hold(key, "1 concurrent", timeout=30):  # far less than its time to live
+                    pass
+
+    asyncio.run(run())
+    assert remote.peek(key, "1 concurrent").remaining == 1
+
+
+def test_hold_on_an_unreachable_service_holds_nothing() -> None:
+    async def run() -> None:
+        limiter = AsyncLimiter("crestgate://127.0.0.1:1")
+        async with limiter.hold("acme", "1 concurrent") as held:
+            assert held.decision.reason == "fail_open"
+            assert await held.renew() is None
+        await limiter.aclose()
+
+    asyncio.run(run())
+
+
+def test_several_services_cannot_hold() -> None:
+    limiter = AsyncLimiter(["crestgate://127.0.0.1:1", "crestgate://127.0.0.1:2"])
+    with pytest.raises(ConfigError, match="use a single crestgate:// URL"):
+        limiter.hold("acme", "1 concurrent")
 
 
 def test_unreachable_service_reserves_nothing() -> None:

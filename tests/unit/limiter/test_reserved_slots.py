@@ -146,7 +146,7 @@ def test_end_with_release_frees_slots_once(limiter: Limiter, clock: FakeClock) -
 
 
 def test_extend_with_a_slot_that_is_gone(limiter: Limiter, clock: FakeClock) -> None:
-    reservation = limiter.reserve("acme", {**COSTS, "exports": 1})
+    reservation = limiter.reserve("acme", {"streams": 1, "tokens": 800, "exports": 1})
     limiter.reset("acme", "exports")
     clock.advance(5)
     with pytest.raises(ReservationClosedError, match="a slot of this reservation has ended"):
@@ -232,12 +232,11 @@ def test_extend_in_a_race(limiter: Limiter, clock: FakeClock, kind: str) -> None
         other = limiter.reserve("acme", {"streams": 1})
         assert reservation.id is not None
         clock.advance(10)  # its end: it can be extended to the microsecond, and is swept
-        against = {
-            "settle": lambda i=reservation.id: stored.settle(i, {"tokens": 620}, None),
-            "sweep": lambda: stored.sweep(10),
-            "extend": lambda i=reservation.id: stored.extend(i, 20_000_000, None),
-        }[kind]
-        extended, second = interleave(limiter, [stored.extend(reservation.id, 20_000_000, None), against()], order)
+        if kind == "settle":
+            against = stored.settle(reservation.id, {"tokens": 620}, None)
+        else:
+            against = stored.sweep(10) if kind == "sweep" else stored.extend(reservation.id, 20_000_000, None)
+        extended, second = interleave(limiter, [stored.extend(reservation.id, 20_000_000, None), against], order)
         failed = isinstance(extended, Exception)
         assert not isinstance(second, ReservationClosedError), order
         if kind == "settle" or (kind == "sweep" and failed):
