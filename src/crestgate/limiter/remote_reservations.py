@@ -78,6 +78,11 @@ class RemoteReservations(StoredReservations):
         extended = yield self._call(self._store.call_reservation, reservation_id, "extend", body)
         return Extension(round(extended["expires_at"] * 1_000_000), bool(extended.get("extended")))
 
+    def look_up(self, reservation_id: str) -> Steps:
+        """The service does not tell."""
+        yield from ()
+        return None
+
     def sweep(self, count: int) -> Steps:
         """The service does that."""
         yield from ()

@@ -58,6 +58,7 @@ __all__ = [
     "BookCall",
     "Extension",
     "Grant",
+    "Holder",
     "Steps",
     "StoredReservations",
     "check_actual",
@@ -111,6 +112,13 @@ class Extension(NamedTuple):
 
     expires_us: int
     extended: bool
+
+
+class Holder(NamedTuple):
+    """Who made a reservation, and the keys of its counters: none once it is closed."""
+
+    owner: str
+    keys: list[str]
 
 
 class Charge(NamedTuple):
@@ -329,6 +337,14 @@ class StoredReservations:
             )
         if lost:
             raise _slots_lost()
+
+    def look_up(self, reservation_id: str) -> Steps:
+        """Who made a reservation, and the keys of its counters; None if nobody knows."""
+        try:
+            row, terms = yield from self._find(reservation_id, None)
+        except UnknownReservationError:
+            return None
+        return Holder(row.owner, sorted({charge.key for charge in terms.charges}))
 
     def sweep(self, count: int) -> Steps:
         """Give back what has ended, finish what others have begun, and forget what is over; how many rows."""

@@ -158,7 +158,13 @@ def test_only_the_key_that_reserved_settles(service: Service, admin: httpx.Clien
             for action, body in (("settle", {"actual": {"tokens": 0}}), ("release", None), ("extend", {"ttl": 60})):
                 problem(other.post(f"{ROOT}/{answer['id']}/{action}", json=body), 404)
         assert remaining(anyone, "owned") == 200
+        own = reserve(admin, "owned-by-admin")
+        assert admin.post(f"{ROOT}/{own['id']}/release").status_code == 200
         assert admin.post(f"{ROOT}/{answer['id']}/settle", json={"actual": {"tokens": 1}}).status_code == 200
+        entries = admin.get("/api/v1/audit", params={"requests": "true"}).json()["entries"]
+        noted = [(entry["action"], entry["subject"]) for entry in entries if "settle" in entry["action"]]
+        assert noted == [("settle", "owned"), ("settle requested", "owned")]
+        assert not any(entry["action"].startswith("release") for entry in entries), "its own is not audited"
         problem(first.post(f"{ROOT}/{answer['id']}/release"), 409)
 
 

@@ -19,7 +19,9 @@ from crestgate.errors import (
 )
 from crestgate.limiter.reservation import Settlement
 from crestgate.limiter.reservation_terms import PreparedReservation, check_terms, check_ttl, take_slots, with_rule_costs
-from crestgate.limiter.stored_reservations import Extension, Grant, Steps, StoredReservations
+from crestgate.limiter.stored_reservations import Extension, Grant, Holder, Steps, StoredReservations
+from crestgate.runtime.tasks import run_to_completion
+from crestgate.service.checks.counter_audit import run_audited
 from crestgate.service.checks.forms import FORMS, GOES_INTO_A_BATCH, prepare_check
 from crestgate.service.checks.idempotency import idempotency_key
 from crestgate.service.checks.inline_counters import SettlementAuthorization, prepare_counters
@@ -104,10 +106,10 @@ class ReservationService:
         return ReservationResponse(**fields)
 
     async def settle(self, call: CallContext, reservation_id: str, body: SettleBody) -> SettlementResponse:
-        return await self._settle(call, reservation_id, body.actual)
+        return await self._settle(call, reservation_id, body.actual, "settle")
 
     async def release(self, call: CallContext, reservation_id: str) -> SettlementResponse:
-        return await self._settle(call, reservation_id, 0)
+        return await self._settle(call, reservation_id, 0, "release")
 
     async def extend(self, call: CallContext, reservation_id: str, body: ExtendBody) -> ExtensionResponse:
         self._enter(call)
@@ -120,14 +122,20 @@ class ReservationService:
         return ExtensionResponse(extension.extended, extension.expires_us / 1_000_000)
 
     async def _settle(
-        self, call: CallContext, reservation_id: str, actual: int | Mapping[str, int]
+        self, call: CallContext, reservation_id: str, actual: int | Mapping[str, int], action: str
     ) -> SettlementResponse:
         self._enter(call)
         if isinstance(actual, Mapping) and len(actual) > MAX_COSTS:
             raise InvalidRequestError("actual", f"names {len(actual)} limits; the maximum is {MAX_COSTS}")
         with self.checks.span(call, "settle"):
             stored = await self._open()
-            settlement: Settlement = await self._run(stored.settle(reservation_id, actual, _owner(call)))
+            holder: Holder | None = await self._run(stored.look_up(reservation_id)) if call.may_write else None
+            work = self._run(stored.settle(reservation_id, actual, _owner(call)))
+            if holder is None or holder.owner == call.key_id:
+                settlement: Settlement = await work
+            else:  # of another key: an operator must be able to tell who has done it
+                editor = self.checks.dependencies.editor(call.actor)
+                settlement = await run_to_completion(run_audited(editor, action, holder.keys, work))
         return SettlementResponse(settlement.settled, settlement.late)
 
     def _enter(self, call: CallContext) -> None:
