@@ -142,8 +142,8 @@ class ReservationBody(CheckBody):
     ttl: Annotated[
         float | None,
         documented(
-            "Seconds until it ends; 300 by default. With in-flight limits at most the time to live of their slots, which "
-            "is the default then.",
+            "Seconds until it ends; 300 by default. With in-flight limits at most the time to live of their slots, "
+            "which is the default then.",
             minimum=1,
             maximum=86_400,
             default=300,
