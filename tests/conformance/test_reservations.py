@@ -5,15 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from crestgate import Limiter
+from crestgate import Limiter, RateLimitExceeded, StoreError
 from crestgate.errors import ReservationClosedError, UnknownReservationError
 
-PLANS = {"requests": "10/hour using gcra", "tokens": "1000/day using fixed_window"}
+PLANS = {
+    "requests": "10/hour using gcra",
+    "tokens": "1000/day using fixed_window",
+    "streams": "3 concurrent",
+    "short": "1 concurrent ttl 2s",
+}
 COSTS = {"requests": 1, "tokens": 800}
 STORES = ("shared", "sqlite", "redis_server", "redis_cluster", "mariadb", "postgres")
 
@@ -97,3 +103,50 @@ def test_racing_settlements_count_once(limiters: tuple[Limiter, Limiter]) -> Non
         with ThreadPoolExecutor(8) as threads:
             assert sum(threads.map(settle, range(8))) == 1
         assert left(limiters[0]) == 1000 - 10 * round_number
+
+
+def test_slots_are_taken_renewed_and_released_by_any_process(limiters: tuple[Limiter, Limiter]) -> None:
+    first, second = limiters
+    reservation = first.reserve("acme", {"streams": 2, "tokens": 800})
+    assert reservation.id is not None
+    assert (left(second, "streams"), left(second)) == (1, 200)
+    with pytest.raises(RateLimitExceeded):
+        second.reserve("acme", {"streams": 2, "tokens": 1})
+    second.reservation(reservation.id).extend(30)
+    reservation.extend(60)
+    assert (left(second, "streams"), left(second)) == (1, 200)
+    assert second.reservation(reservation.id).settle({"tokens": 620}) == (True, False)
+    assert (left(first, "streams"), left(first)) == (3, 380)
+
+
+def test_slots_of_a_killed_process_end_by_themselves(limiters: tuple[Limiter, Limiter]) -> None:
+    first, second = limiters
+    reservation = first.reserve("acme", {"short": 1})
+    first.reservations.close()
+    with pytest.raises(RateLimitExceeded):
+        second.reserve("acme", {"short": 1})
+    with second.hold("acme", "short", timeout=30):
+        assert left(second, "short") == 0
+        assert reservation.id is not None
+        with pytest.raises(ReservationClosedError):
+            second.reservation(reservation.id).extend(1)
+        second.reservation(reservation.id).settle({})
+        assert left(second, "short") == 0, "the slot of somebody else stays"
+
+
+def test_extensions_race_with_a_settlement(limiters: tuple[Limiter, Limiter]) -> None:
+    """Whatever the order, all slots are free at the end, and one that is held by somebody else stays."""
+    with limiters[0].hold("acme", "streams"):
+        for _ in range(5):
+            reservation = limiters[0].reserve("acme", {"streams": 1})
+            assert reservation.id is not None
+
+            def change(number: int, reservation_id: str = reservation.id) -> None:
+                found = limiters[number % 2].reservation(reservation_id)
+                with suppress(ReservationClosedError, StoreError):
+                    found.release() if number == 3 else found.extend(60)
+
+            with ThreadPoolExecutor(8) as threads:
+                list(threads.map(change, range(8)))
+            assert left(limiters[1], "streams") == 2
+    assert left(limiters[1], "streams") == 3

@@ -25,7 +25,6 @@ from crestgate.limiter.observation import ObservedLoopDriver
 from crestgate.limiter.pending_check import PendingCheck, finish_checks, requests_of
 from crestgate.limiter.reservation import AsyncReservation, AsyncStoredReservation, Hold
 from crestgate.limiter.reservation_terms import (
-    DEFAULT_TTL,
     Costs,
     OnExpiry,
     PreparedReservation,
@@ -118,11 +117,23 @@ class AsyncLimiter(LimiterCore):
         """
         whole = acquire_input(key, cost, timeout)
         bound, clock = self.resolve_hold(limits), self.clock
+        remote = self._open_remote_hold()
+
+        async def send(batch: Sequence[Request]) -> BatchOutcomes:
+            if remote is None:
+                return await self.apply(batch)
+            return [await self.run_reservation(remote.send(batch[0]))]
 
         async def take() -> Slots:
-            return await self._run(hold_steps(bound, self.wait_queue, TaskWaiter(), key, whole, timeout, clock.ticks))
+            steps = hold_steps(bound, self.wait_queue, TaskWaiter(), key, whole, timeout, clock.ticks)
+            try:
+                return await self._run(steps, send)
+            except BaseException:
+                if remote is not None:
+                    await self.run_reservation(remote.abandon())
+                raise
 
-        return AsyncHeldSlots(take, self.apply, self._renewals)
+        return AsyncHeldSlots(take, send, self._renewals)
 
     def reserve(
         self,
@@ -151,7 +162,7 @@ class AsyncLimiter(LimiterCore):
         costs: Mapping[str, SupportsIndex] | None = None,
         *,
         cost: SupportsIndex = 1,
-        ttl: float = DEFAULT_TTL,
+        ttl: float | None = None,
         on_expiry: OnExpiry = "keep",
     ) -> AsyncReservation:
         """`reserve` under all rules that apply to a request: `costs` by rule_id or name, `cost` for the others."""
@@ -162,7 +173,7 @@ class AsyncLimiter(LimiterCore):
         """A reservation that was made before, perhaps by another process: `await reservation(id).settle(620)`."""
         return AsyncStoredReservation(self._open_reservations, self.run_reservation, reservation_id)
 
-    def _reserve(self, prepared: PreparedReservation, ttl_us: int, on_expiry: str) -> AsyncReservation:
+    def _reserve(self, prepared: PreparedReservation, ttl_us: int | None, on_expiry: str) -> AsyncReservation:
         async def grant(stored: StoredReservations) -> Grant:
             granted: Grant = await self.run_reservation(stored.reserve(prepared, ttl_us, on_expiry, ""))
             if granted.id is None:
@@ -343,15 +354,19 @@ class AsyncLimiter(LimiterCore):
         """Send a settlement; whether the store has done it."""
         return bool((await self.apply([request]))[0])
 
-    async def _run(self, steps: Generator[SendRequest | Sleep | AwaitTurn, list[Outcome] | bool | None, R]) -> R:
-        """Carry out the steps, until they return."""
+    async def _run(
+        self,
+        steps: Generator[SendRequest | Sleep | AwaitTurn, list[Outcome] | bool | None, R],
+        apply: Callable[[Sequence[Request]], Coroutine[Any, Any, BatchOutcomes]] | None = None,
+    ) -> R:
+        """Carry out the steps, until they return; `apply` sends requests."""
         try:
             step = next(steps)
             while True:
                 try:
                     result: list[Outcome] | bool | None = None
                     if isinstance(step, SendRequest):
-                        result = (await self.apply([step.request]))[0]
+                        result = (await (apply or self.apply)([step.request]))[0]
                     elif isinstance(step, Sleep):
                         await asyncio.sleep(self.clock.wait(step.seconds))
                     else:

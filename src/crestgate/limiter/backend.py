@@ -169,7 +169,15 @@ class Backend:
     def check_support(self, algorithm: Algorithm) -> None:
         """Raise ConfigError now, not at the first request, for a limit that the store cannot decide."""
         store = self.store
-        if isinstance(store, RemoteStore) and not store.supports(algorithm):
+        if not isinstance(store, RemoteStore) or store.supports(algorithm):
+            return
+        if algorithm.holds:
+            if store.rules_for({}) is None:  # a service holds slots by its reservations
+                raise ConfigError(
+                    f"{type(store).__name__} cannot hold slots of {str(algorithm.limit)!r} with services among several "
+                    "stores: use a single crestgate:// URL, or Redis, SQL or shared memory"
+                )
+        else:
             raise ConfigError(
                 f"{type(store).__name__} does not support algorithm {algorithm.limit.algorithm!r}: use memory://, "
                 "shared:// or SQL"

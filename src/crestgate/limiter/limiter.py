@@ -17,13 +17,12 @@ from crestgate.errors import RateLimitExceeded, StoreError
 from crestgate.limiter.call_guard import CallCost, CallGuard, CallLimits, guarded, guarded_async
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.decorator_arguments import KeyMaker, refuse_missing_brackets
-from crestgate.limiter.in_flight import HeldSlots, SlotRenewer, hold_steps
+from crestgate.limiter.in_flight import HeldSlots, SlotRenewer, Slots, hold_steps
 from crestgate.limiter.limiter_core import LimiterCore, ManyItem, acquire_input
 from crestgate.limiter.pending_check import PendingCheck, finish_checks, requests_of
 from crestgate.limiter.reservation import Hold, Reservation, StoredReservation
 from crestgate.limiter.reservation_access import run_steps
 from crestgate.limiter.reservation_terms import (
-    DEFAULT_TTL,
     Costs,
     OnExpiry,
     PreparedReservation,
@@ -115,11 +114,21 @@ class Limiter(LimiterCore):
         """
         whole = acquire_input(key, cost, timeout)
         bound, clock = self.resolve_hold(limits), self.clock
-        return HeldSlots(
-            lambda: self._run(hold_steps(bound, self.wait_queue, ThreadWaiter(), key, whole, timeout, clock.ticks)),
-            self.apply,
-            self._renewer,
-        )
+        remote = self._open_remote_hold()
+
+        def send(batch: Sequence[Request]) -> BatchOutcomes:
+            return self.apply(batch) if remote is None else [self._run_reservation(remote.send(batch[0]))]
+
+        def take() -> Slots:
+            steps = hold_steps(bound, self.wait_queue, ThreadWaiter(), key, whole, timeout, clock.ticks)
+            try:
+                return self._run(steps, send)
+            except BaseException:
+                if remote is not None:
+                    self._run_reservation(remote.abandon())
+                raise
+
+        return HeldSlots(take, send, self._renewer)
 
     def reserve(
         self,
@@ -138,6 +147,9 @@ class Limiter(LimiterCore):
         With `ttl`, `on_expiry`, or a cost each, the reservation has an `id` by which any process on this store can
         settle it (see `reservation`), and an end, `ttl` seconds from now (300 by default, at most a day). What is not
         settled by then stays charged, or is given back with `on_expiry="release"`.
+
+        Slots of in-flight limits are released when it is settled, and renewed by `extend`. `ttl` is at most their time
+        to live, which is the default then.
         """
         prepared = self._prepare_reservation(key, limits, cost, ttl, on_expiry)
         if prepared is None:
@@ -151,7 +163,7 @@ class Limiter(LimiterCore):
         costs: Mapping[str, SupportsIndex] | None = None,
         *,
         cost: SupportsIndex = 1,
-        ttl: float = DEFAULT_TTL,
+        ttl: float | None = None,
         on_expiry: OnExpiry = "keep",
     ) -> Reservation:
         """`reserve` under all rules that apply to a request: `costs` by rule_id or name, `cost` for the others."""
@@ -162,7 +174,7 @@ class Limiter(LimiterCore):
         """A reservation that was made before, perhaps by another process: `reservation(id).settle(620)`."""
         return StoredReservation(reservation_id, None, None, self.reservations.open(), self._run_reservation)
 
-    def _reserve(self, prepared: PreparedReservation, ttl_us: int, on_expiry: str) -> Reservation:
+    def _reserve(self, prepared: PreparedReservation, ttl_us: int | None, on_expiry: str) -> Reservation:
         stored = self.reservations.open()
         grant: Grant = self._run_reservation(stored.reserve(prepared, ttl_us, on_expiry, ""))
         if grant.id is None:
@@ -262,15 +274,19 @@ class Limiter(LimiterCore):
         """Send a settlement; whether the store has done it."""
         return bool(self.apply([request])[0])
 
-    def _run(self, steps: Generator[SendRequest | Sleep | AwaitTurn, list[Outcome] | bool | None, R]) -> R:
-        """Carry out the steps, until they return."""
+    def _run(
+        self,
+        steps: Generator[SendRequest | Sleep | AwaitTurn, list[Outcome] | bool | None, R],
+        apply: Callable[[Sequence[Request]], BatchOutcomes] | None = None,
+    ) -> R:
+        """Carry out the steps, until they return; `apply` sends requests."""
         try:
             step = next(steps)
             while True:
                 try:
                     result: list[Outcome] | bool | None = None
                     if isinstance(step, SendRequest):
-                        result = self.apply([step.request])[0]
+                        result = (apply or self.apply)([step.request])[0]
                     elif isinstance(step, Sleep):
                         time.sleep(self.clock.wait(step.seconds))
                     else:

@@ -28,7 +28,6 @@ from crestgate.limiter.observer import Observer, check_observer
 from crestgate.limiter.pending_check import PendingCheck, try_decide
 from crestgate.limiter.reservation_access import ReservationAccess
 from crestgate.limiter.reservation_terms import (
-    DEFAULT_TTL,
     Costs,
     PreparedReservation,
     check_terms,
@@ -46,6 +45,7 @@ from crestgate.stores.spec import Migration, NamedStores, StoreSpec
 if TYPE_CHECKING:
     from crestgate.config.settings import Settings
     from crestgate.limiter.observation import Observation
+    from crestgate.limiter.remote_hold import RemoteHold
     from crestgate.rules.catalog import Catalog
 
 __all__ = ["MAX_TIMEOUT", "LimiterCore", "ManyItem", "RequestEvaluator", "acquire_input", "decorator_cost"]
@@ -288,13 +288,13 @@ class LimiterCore:
 
     def _prepare_reservation(
         self, key: str, limits: Limits | Costs, cost: SupportsIndex, ttl: float | None, on_expiry: str | None
-    ) -> tuple[PreparedReservation, int, str] | None:
-        """What `reserve` asks for, the time to live in microseconds and the end policy; None for a reservation that is
-        known in this process only."""
+    ) -> tuple[PreparedReservation, int | None, str] | None:
+        """What `reserve` asks for, the time to live in microseconds (None: the default) and the end policy; None for a
+        reservation that is known in this process only."""
         costed = has_costs(limits)
         if not costed and ttl is None and on_expiry is None:
             return None
-        ttl_us = check_terms(DEFAULT_TTL if ttl is None else ttl, on_expiry or "keep")
+        ttl_us = check_terms(ttl, on_expiry or "keep")
         if not costed:
             prepared = prepare_one_cost(self, key, cast(Limits, limits), cost)
         elif whole_cost(cost) != 1:
@@ -339,12 +339,20 @@ class LimiterCore:
     def resolve_hold(self, limits: Limits) -> Bound:
         """The chain of a hold, which has an in-flight limit."""
         bound = self.resolve(limits)
-        if not bound.holds:
+        if not bound.holds and not bound.server_side:  # a service's plans are known when it has answered
             raise ConfigError(
                 f"hold needs an in-flight limit, such as '20 concurrent', and these are {', '.join(bound.names)}: "
                 "use check, acquire or reserve for rate limits"
             )
         return bound
+
+    def _open_remote_hold(self) -> RemoteHold | None:
+        """What holds slots of a service; None for other stores."""
+        if not self.has_server_limits:
+            return None
+        from crestgate.limiter.remote_hold import RemoteHold
+
+        return RemoteHold(self.reservations.open(), self.clock.ticks, self.backend.failure.record)
 
     def chain_getter(self, limits: Limits) -> Callable[[], Bound]:
         """A function that returns the chain of a decorated function at each call, since plans may change. Limits that

@@ -10,7 +10,7 @@ from typing import Any, final
 
 from crestgate.errors import StoreError
 from crestgate.limiter.reservation import Actual, Settlement
-from crestgate.limiter.reservation_terms import PreparedReservation
+from crestgate.limiter.reservation_terms import DEFAULT_TTL, PreparedReservation
 from crestgate.limiter.stored_reservations import BookCall, Extension, Grant, Steps, StoredReservations, is_unreserved
 from crestgate.reservations.port import ReservationBook
 from crestgate.stores.port import BatchOutcomes, Request
@@ -40,22 +40,25 @@ class RemoteReservations(StoredReservations):
         self._store = store
         self._answer = answer
 
-    def reserve(self, prepared: PreparedReservation, ttl_us: int, on_expiry: str, owner: str) -> Steps:
+    def reserve(self, prepared: PreparedReservation, ttl_us: int | None, on_expiry: str, owner: str) -> Steps:
         check = prepared.check
-        terms: dict[str, Any] = {"ttl": ttl_us / 1_000_000, "on_expiry": on_expiry}
+        terms: dict[str, Any] = {"on_expiry": on_expiry}
+        if ttl_us is not None:
+            terms["ttl"] = ttl_us / 1_000_000
         if prepared.costs:
             terms["costs"] = dict(prepared.costs)
         try:
             granted, outcomes = yield self._call(self._store.reserve, check, terms)
         except StoreError as error:
-            decision = check.finish(self._answer(error, [check])[0])
+            answered = self._answer(error, [check])[0]
+            decision = check.finish(answered)
             unreserved = f"none-{token_hex(8)}" if decision.allowed else None
-            return Grant(unreserved, self._now() + ttl_us, decision)
+            return Grant(unreserved, self._now() + (ttl_us or DEFAULT_TTL * 1_000_000), decision, answered)
         check.applies = bool(check.members)
         decision = check.finish(outcomes)
         if granted.get("id") is None:
-            return Grant(None, 0, decision)
-        return Grant(str(granted["id"]), round(granted["expires_at"] * 1_000_000), decision)
+            return Grant(None, 0, decision, outcomes)
+        return Grant(str(granted["id"]), round(granted["expires_at"] * 1_000_000), decision, outcomes)
 
     def settle(self, reservation_id: str, actual: Actual | None, owner: str | None) -> Steps:
         if is_unreserved(reservation_id):
@@ -74,6 +77,11 @@ class RemoteReservations(StoredReservations):
         body = {"ttl": ttl_us / 1_000_000}
         extended = yield self._call(self._store.call_reservation, reservation_id, "extend", body)
         return Extension(round(extended["expires_at"] * 1_000_000), bool(extended.get("extended")))
+
+    def look_up(self, reservation_id: str) -> Steps:
+        """The service does not tell."""
+        yield from ()
+        return None
 
     def sweep(self, count: int) -> Steps:
         """The service does that."""

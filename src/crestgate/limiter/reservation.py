@@ -21,7 +21,7 @@ from crestgate.core.bounds import MAX_COST, whole_cost
 from crestgate.core.decision import Decision
 from crestgate.errors import RateLimitExceeded, ReservationClosedError
 from crestgate.limiter.pending_check import PendingCheck
-from crestgate.limiter.reservation_terms import check_terms
+from crestgate.limiter.reservation_terms import check_ttl
 from crestgate.stores.port import BatchOutcomes, Member, Op, Outcome, Request
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ class StoredReservation(Reservation):
 
     def extend(self, ttl: float) -> float:
         self._end.check()
-        extension: Extension = self._run(self._stored.extend(cast(str, self.id), check_terms(ttl, "keep"), None))
+        extension: Extension = self._run(self._stored.extend(cast(str, self.id), check_ttl(ttl), None))
         self.expires_at = extension.expires_us / 1_000_000
         return self.expires_at
 
@@ -374,7 +374,7 @@ class AsyncStoredReservation(AsyncReservation):
         return settlement
 
     async def extend(self, ttl: float) -> float:
-        ttl_us = check_terms(ttl, "keep")
+        ttl_us = check_ttl(ttl)
         self._end.check()
         stored = await self._open()
         extension: Extension = await self._run(stored.extend(self._require_id(), ttl_us, None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, SupportsIndex, TypeAlias
 
+from crestgate.core.algorithms import Algorithm
 from crestgate.core.bounds import MAX_COST, check_input, whole_cost
 from crestgate.core.context import ContextFields
 from crestgate.core.plans import Limits
@@ -23,10 +24,14 @@ __all__ = [
     "OnExpiry",
     "PreparedReservation",
     "check_terms",
+    "check_ttl",
     "has_costs",
     "prepare_costs",
     "prepare_one_cost",
     "prepare_rule_costs",
+    "slots_ttl_us",
+    "take_slots",
+    "ttl_within_slots",
     "with_rule_costs",
 ]
 
@@ -47,13 +52,50 @@ class PreparedReservation(NamedTuple):
     """By rule, for a service that matches the request itself."""
 
 
-def check_terms(ttl: float, on_expiry: str) -> int:
-    """Validate a time to live and an end policy; the time in microseconds."""
-    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 1 <= ttl <= MAX_TTL:
-        raise input_error(ValueError, "ttl", f"must be a number of seconds from 1 to {MAX_TTL:,}, not {ttl!r}")
+def check_terms(ttl: float | None, on_expiry: str) -> int | None:
+    """Validate a time to live and an end policy; the time in microseconds, or None for the default."""
     if on_expiry not in ("keep", "release"):
         raise input_error(ValueError, "on_expiry", f"must be 'keep' or 'release', not {on_expiry!r}")
+    return None if ttl is None else check_ttl(ttl)
+
+
+def check_ttl(ttl: float) -> int:
+    """Validate a time to live; in microseconds."""
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 1 <= ttl <= MAX_TTL:
+        raise input_error(ValueError, "ttl", f"must be a number of seconds from 1 to {MAX_TTL:,}, not {ttl!r}")
     return round(ttl * 1_000_000)
+
+
+def slots_ttl_us(algorithms: Iterable[Algorithm]) -> int | None:
+    """How long slots of these limits live, at least, unless they are renewed; None without an in-flight limit."""
+    return min((algorithm.limit.period_us for algorithm in algorithms if algorithm.holds), default=None)
+
+
+def ttl_within_slots(ttl_us: int | None, algorithms: Iterable[Algorithm]) -> int:
+    """The time to live of a reservation of these limits: None is the default. A slot that is not renewed ends by
+    itself, and a reservation must not outlive it."""
+    slots_us = slots_ttl_us(algorithms)
+    if slots_us is None:
+        return DEFAULT_TTL * 1_000_000 if ttl_us is None else ttl_us
+    if ttl_us is None:
+        return min(DEFAULT_TTL * 1_000_000, slots_us)
+    # A second is the least that can be asked for, however soon the slots end.
+    if ttl_us > max(slots_us, 1_000_000):
+        seconds = f"{slots_us / 1_000_000:g}"
+        raise input_error(
+            ValueError,
+            "ttl",
+            f"must be at most {seconds} here, not {ttl_us / 1_000_000:g}: the slots of an in-flight limit live "
+            f"{seconds} s; reserve for that long, and extend it while the work runs",
+        )
+    return min(ttl_us, slots_us)
+
+
+def take_slots(check: PendingCheck) -> PendingCheck:
+    """The check, which takes the slots of in-flight limits that it would only look at: a reservation releases them."""
+    for member in check.members:
+        member.peeks = False
+    return check
 
 
 def has_costs(limits: object) -> bool:
@@ -65,7 +107,7 @@ def has_costs(limits: object) -> bool:
 
 def prepare_one_cost(limiter: LimiterCore, key: str, limits: Limits, cost: SupportsIndex) -> PreparedReservation:
     """One cost for all limits."""
-    check = limiter.prepare(Op.TAKE, key, limits, cost)
+    check = limiter.resolve(limits).prepare_hold(key, cost)
     return PreparedReservation(check, [_names(member) for member in check.members])
 
 
@@ -103,7 +145,9 @@ def prepare_rule_costs(
 
 
 def with_rule_costs(limiter: LimiterCore, check: PendingCheck, costs: Mapping[str, int]) -> PreparedReservation:
-    """The check with a cost for the limits that are named: by rule_id, or a rule's or counter's name."""
+    """The check with a cost for the limits that are named: by rule_id, or a rule's or counter's name. It takes slots of
+    in-flight limits, too."""
+    take_slots(check)
     if any(is_context(member.algorithm) for member in check.members):
         return PreparedReservation(check, [("context",)], costs)
     rules = {} if limiter.evaluator is None or limiter.evaluator.catalog is None else limiter.catalog.current.rules

@@ -11,6 +11,17 @@ an idempotency record of that row, and the row is closed. A process that is kill
 sweep finishes; the record makes sure that the counters change once. Records last five minutes: a settlement that nobody
 finishes for longer than REPEAT_US is not repeated, and what was reserved stays charged.
 
+Slots of in-flight limits are entries that are known by their tick, and others may share it (see in_flight.py): what is
+sent for a slot is sent once, by whoever has changed the row first, and never by a sweep that repeats. To extend moves
+the entries, in three steps:
+
+    the row says that the slots are renewed: nobody knows their ticks from here on
+    RENEW
+    the row has the new ticks, and the new end. If somebody has settled meanwhile, the extension releases the slots
+
+A settlement that finds slots being renewed sends nothing for them. Whoever is killed in between leaves slots that are
+free after their time to live, so there are never more holders than slots.
+
 Everything here is without I/O: generators yield calls of the book and batches for the store, and the limiters run them.
 """
 
@@ -37,7 +48,7 @@ from crestgate.errors import (
 )
 from crestgate.limiter.pending_check import PendingCheck
 from crestgate.limiter.reservation import Actual, Settlement, charged_members, give_back, is_charged
-from crestgate.limiter.reservation_terms import PreparedReservation
+from crestgate.limiter.reservation_terms import PreparedReservation, ttl_within_slots
 from crestgate.reservations.port import ReservationBook, ReservationRow
 from crestgate.stores.port import BatchOutcomes, IdempotencyRecord, Member, Op, Outcome, Request
 
@@ -47,6 +58,7 @@ __all__ = [
     "BookCall",
     "Extension",
     "Grant",
+    "Holder",
     "Steps",
     "StoredReservations",
     "check_actual",
@@ -102,6 +114,13 @@ class Extension(NamedTuple):
     extended: bool
 
 
+class Holder(NamedTuple):
+    """Who made a reservation, and the keys of its counters: none once it is closed."""
+
+    owner: str
+    keys: list[str]
+
+
 class Charge(NamedTuple):
     """What a reservation has charged to one counter."""
 
@@ -113,8 +132,13 @@ class Charge(NamedTuple):
     names: tuple[str, ...]
     """By which `settle` may name it."""
     cost: int
-    tick: int
+    tick: int | None
+    """None for a slot that is being renewed, or is lost."""
     inline: bool
+    holds: bool = False
+    """Whether it is slots of an in-flight limit."""
+    binds: bool = True
+    """False for a shadow rule."""
 
     def algorithm(self) -> Algorithm:
         algorithm = build(Limit.parse(self.limit), self.counter, self.label)
@@ -133,7 +157,7 @@ class Terms(NamedTuple):
     actual: list[int] | None = None
     """While it is settled: what is to stay charged, for each charge."""
     since_us: int = 0
-    """While it is settled: since when."""
+    """While it is settled, or its slots are renewed: since when."""
     was_released: bool = False
     """While it is settled: nothing was charged any more."""
 
@@ -143,6 +167,19 @@ class Terms(NamedTuple):
     @property
     def is_open(self) -> bool:
         return self.state != "closed"
+
+    @property
+    def slots(self) -> list[int]:
+        """Which charges are slots of in-flight limits."""
+        return [index for index, charge in enumerate(self.charges) if charge.holds and charge.cost]
+
+    def with_ticks(self, ticks: Mapping[int, int | None]) -> Terms:
+        """The same with other ticks of some charges."""
+        charges = [
+            charge._replace(tick=ticks[index]) if index in ticks else charge
+            for index, charge in enumerate(self.charges)
+        ]
+        return self._replace(charges=charges)
 
     @property
     def due_us(self) -> int:
@@ -169,16 +206,17 @@ class StoredReservations:
         self.book = book
         self._now = now
 
-    def reserve(self, prepared: PreparedReservation, ttl_us: int, on_expiry: str, owner: str) -> Steps:
-        """Decide a check and keep it under an id; a Grant."""
+    def reserve(self, prepared: PreparedReservation, ttl_us: int | None, on_expiry: str, owner: str) -> Steps:
+        """Decide a check and keep it under an id; a Grant. Without a time to live it has the default one."""
         check, names = prepared.check, prepared.names
         if len(check.members) > MAX_LIMITS:
             raise input_error(
                 ValueError, "limits", f"are {len(check.members)}; a reservation has {MAX_LIMITS} at most: reserve fewer"
             )
+        whole_ttl_us = ttl_within_slots(ttl_us, [member.algorithm for member in check.members])
+        expires_us = self._now() + whole_ttl_us  # read before slots are taken: it ends before they do
         outcomes = (yield [check])[0] if check.applies else []
         decision = check.finish(outcomes)
-        expires_us = self._now() + ttl_us
         if not decision.allowed:
             return Grant(None, expires_us, decision, outcomes)
         charges = [
@@ -192,6 +230,8 @@ class StoredReservations:
                 member.cost,
                 outcome.tick,
                 member.algorithm.inline,
+                member.algorithm.holds,
+                member.binds,
             )
             for index, member, outcome in charged_members(check, outcomes)
         ]
@@ -200,8 +240,8 @@ class StoredReservations:
         row = _row(token_urlsafe(16), owner, 1, Terms("open", on_expiry, expires_us, charges))
         try:
             added = yield BookCall(self.book, partial(self.book.add, row, MAX_OPEN))
-        except StoreError:
-            yield from _give_back(check, outcomes)
+        except StoreError:  # perhaps it is in the book all the same, and a sweep gives back: slots must not be twice
+            yield from _give_back(check, outcomes, with_slots=on_expiry == "keep")
             raise
         if not added:
             yield from _give_back(check, outcomes)
@@ -232,7 +272,7 @@ class StoredReservations:
             )
             taken = _row(row.id, row.owner, row.version + 1, settling)
             if (yield BookCall(self.book, partial(self.book.replace, taken))):
-                if not (yield from self._finish(taken, settling)):
+                if not (yield from self._finish(taken, settling, with_slots=True)):
                     raise StoreError(
                         "the settlement is recorded, but the store could not be reached; it is tried again soon"
                     )
@@ -250,10 +290,61 @@ class StoredReservations:
                 raise ReservationClosedError("this reservation was settled already, or has ended: make a new one")
             if now > terms.expires_us:
                 raise ReservationClosedError("this reservation has ended: settle it, and make a new one")
-            later = _row(row.id, row.owner, row.version + 1, terms._replace(expires_us=now + ttl_us))
-            if (yield BookCall(self.book, partial(self.book.replace, later))):
-                return Extension(now + ttl_us, True)
+            slots = terms.slots
+            ttl_us = ttl_within_slots(ttl_us, [terms.charges[slot].algorithm() for slot in slots])
+            missing = [terms.charges[slot] for slot in slots if terms.charges[slot].tick is None]
+            if missing and now - terms.since_us <= RETRY_US:
+                raise StoreError("another call extends this reservation at the moment: try again")
+            if any(slot.binds for slot in missing):
+                raise _slots_lost()
+            end_us = now + ttl_us
+            if slots:
+                moving = terms.with_ticks(dict.fromkeys(slots))._replace(since_us=now)
+            else:
+                moving = terms._replace(expires_us=end_us)
+            taken = _row(row.id, row.owner, row.version + 1, moving)
+            if (yield BookCall(self.book, partial(self.book.replace, taken))):
+                if slots:
+                    yield from self._renew(taken, moving, terms, end_us)
+                return Extension(end_us, True)
         raise StoreError("others change this reservation all the time")
+
+    def _renew(self, row: ReservationRow, moving: Terms, before: Terms, end_us: int) -> Generator[Step, Any, None]:
+        """Renew the slots of a row that says so, and write their new ticks and the new end. ReservationClosedError if
+        slots are lost, or somebody has settled meanwhile."""
+        held = [slot for slot in before.slots if before.charges[slot].tick is not None]
+        members = [_slot(before.charges[slot]) for slot in held]
+        outcomes: list[Outcome] = (yield [Request(Op.RENEW, members)])[0] if members else []
+        unknown = len(outcomes) != len(members)
+        ticks: dict[int, int | None] = {}
+        if not unknown:
+            ticks = {s: o.tick if o.decision.allowed else None for s, o in zip(held, outcomes, strict=True)}
+        lost = unknown or any(tick is None and before.charges[slot].binds for slot, tick in ticks.items())
+        after = moving.with_ticks(ticks)._replace(since_us=0)
+        if not lost:
+            after = after._replace(expires_us=end_us)
+        written = _row(row.id, row.owner, row.version + 1, after)
+        # If this raises StoreError, the row may have the ticks, and who settles releases: this must not do it as well.
+        if not (yield BookCall(self.book, partial(self.book.replace, written))):
+            renewed = [_slot(after.charges[slot]) for slot, tick in ticks.items() if tick is not None]
+            if renewed:
+                yield [Request(Op.GIVE_BACK, renewed)]
+            raise ReservationClosedError("this reservation was settled or has ended meanwhile: make a new one")
+        if unknown:
+            raise StoreError(
+                "the store could not be reached, and it is unknown whether the slots were renewed: settle this "
+                "reservation, and make a new one"
+            )
+        if lost:
+            raise _slots_lost()
+
+    def look_up(self, reservation_id: str) -> Steps:
+        """Who made a reservation, and the keys of its counters; None if nobody knows."""
+        try:
+            row, terms = yield from self._find(reservation_id, None)
+        except UnknownReservationError:
+            return None
+        return Holder(row.owner, sorted({charge.key for charge in terms.charges}))
 
     def sweep(self, count: int) -> Steps:
         """Give back what has ended, finish what others have begun, and forget what is over; how many rows."""
@@ -265,7 +356,7 @@ class StoredReservations:
                 expiring = terms._replace(state="expiring", actual=[0] * len(terms.charges), since_us=now)
                 taken = _row(row.id, row.owner, row.version + 1, expiring)
                 if (yield BookCall(self.book, partial(self.book.replace, taken))):
-                    yield from self._finish(taken, expiring)
+                    yield from self._finish(taken, expiring, with_slots=True)
             elif terms.state in ("settling", "expiring"):
                 yield from self._finish(row, terms)
             else:
@@ -280,9 +371,15 @@ class StoredReservations:
             raise UnknownReservationError("there is no such reservation: it may have been settled a while ago")
         return row, _decode(row)
 
-    def _finish(self, row: ReservationRow, terms: Terms) -> Generator[Step, Any, bool]:
-        """Change the counters of a reservation that is being settled, and close it. False if the store failed."""
+    def _finish(self, row: ReservationRow, terms: Terms, *, with_slots: bool = False) -> Generator[Step, Any, bool]:
+        """Change the counters of a reservation that is being settled, and close it. False if the store failed.
+
+        `with_slots` the first time only: a store of several nodes may decide a part of a batch, fail, and forget its
+        record, and to release a slot twice could release that of somebody else.
+        """
         now = self._now()
+        if with_slots and (slots := _held_slots(terms)):
+            yield [Request(Op.GIVE_BACK, slots)]
         if now - terms.since_us <= REPEAT_US:
             record = IdempotencyRecord(f"reservation:{row.id}:{terms.state}", _FINGERPRINT, b"", terms.since_us)
             batch = _changes(terms, record)
@@ -314,29 +411,38 @@ def is_reservation_id(reservation_id: str) -> bool:
 
 
 def check_actual(charges: Sequence[Charge], actual: Actual | None) -> list[int]:
-    """What is to stay charged for each charge. A ValueError names what is wrong."""
-    costs = [charge.cost for charge in charges]
+    """What is to stay charged for each charge: nothing of in-flight limits. A ValueError names what is wrong."""
     if actual is None:
-        return costs
+        return [0 if charge.holds else charge.cost for charge in charges]
     if not isinstance(actual, Mapping):
         used = whole_actual(actual, "actual")
-        if used and len(set(costs)) > 1:
-            names = ", ".join(sorted({charge.names[0] for charge in charges}))
+        if used and len({charge.cost for charge in charges if not charge.holds}) > 1:
+            names = ", ".join(sorted({charge.names[0] for charge in charges if not charge.holds}))
             raise input_error(
                 ValueError,
                 "actual",
                 f"must be given for each limit, since they were reserved with several costs: {names}",
             )
-        return [used] * len(charges)
+        return [0 if charge.holds else used for charge in charges]
     values = {name: whole_actual(value, f"actual.{name}") for name, value in actual.items()}
-    known = {name for charge in charges for name in charge.names}
+    known = {name for charge in charges if not charge.holds for name in charge.names}
+    slots = {name for charge in charges if charge.holds for name in charge.names} - known
     for name in values:
+        if name in slots:
+            raise input_error(
+                ValueError,
+                f"actual.{name}",
+                "is an in-flight limit, whose slots are released in any case: leave it out",
+            )
         if name not in known:
-            listed = ", ".join(sorted({charge.names[0] for charge in charges})) or "none"
+            listed = ", ".join(sorted({charge.names[0] for charge in charges if not charge.holds})) or "none"
             raise input_error(
                 ValueError, f"actual.{name}", f"is not a limit of this reservation; its limits are {listed}"
             )
-    return [next((values[name] for name in charge.names if name in values), charge.cost) for charge in charges]
+    return [
+        0 if charge.holds else next((values[name] for name in charge.names if name in values), charge.cost)
+        for charge in charges
+    ]
 
 
 def whole_actual(value: SupportsIndex, field: str) -> int:
@@ -351,19 +457,43 @@ def _row(reservation_id: str, owner: str, version: int, terms: Terms) -> Reserva
 
 
 def _changes(terms: Terms, record: IdempotencyRecord) -> list[Request]:
-    """The requests that change what is charged to `actual`."""
+    """The requests that change what is charged to `actual`, without slots."""
     back: list[Member] = []
     more: list[Member] = []
     for charge, actual in zip(terms.charges, terms.actual or [], strict=True):
+        if charge.holds:
+            continue
         cost = 0 if terms.was_released else charge.cost
         if actual < cost:
-            back.append(Member(charge.key, charge.algorithm(), charge.cost, True, charge.tick, cost - actual))
+            back.append(Member(charge.key, charge.algorithm(), charge.cost, True, charge.tick or 0, cost - actual))
         elif actual > cost:
             more.append(Member(charge.key, charge.algorithm(), actual - cost))
     batch = [Request(Op.GIVE_BACK, back, record)] if back else []
     return [*batch, Request(Op.CHARGE, more, record)] if more else batch
 
 
-def _give_back(check: PendingCheck, outcomes: Sequence[Any]) -> Generator[Step, Any, None]:
+def _held_slots(terms: Terms) -> list[Member]:
+    """The slots to release at a settlement: not those that were released before, or are being renewed."""
+    if terms.was_released:
+        return []
+    return [_slot(terms.charges[slot]) for slot in terms.slots if terms.charges[slot].tick is not None]
+
+
+def _slot(charge: Charge) -> Member:
+    """A slot whose tick is known, to renew or release it."""
+    return Member(charge.key, charge.algorithm(), charge.cost, True, charge.tick or 0, charge.cost)
+
+
+def _slots_lost() -> ReservationClosedError:
+    return ReservationClosedError(
+        "a slot of this reservation has ended, and another may have it: settle this one, make a new one, and extend it "
+        "earlier"
+    )
+
+
+def _give_back(check: PendingCheck, outcomes: Sequence[Any], with_slots: bool = True) -> Generator[Step, Any, None]:
     if is_charged(check, outcomes):
-        yield [give_back(check, outcomes)]
+        request = give_back(check, outcomes)
+        members = [member for member in request.members if with_slots or not member.algorithm.holds]
+        if members:
+            yield [Request(request.op, members)]

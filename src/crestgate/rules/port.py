@@ -130,7 +130,8 @@ class AuditEntry:
     address: str
     action: str
     """`create`, `update`, `delete`, `expire` (by Crestgate itself). Actions on counters have two entries: `reset
-    requested` before it is tried, then `reset` or `reset failed`; likewise `charge` and `give_back`."""
+    requested` before it is tried, then `reset` or `reset failed`; likewise `charge`, `give_back`, `settle`
+    and `release`."""
     subject: str
     """The kind and the id: `rule:orders-per-user`, `tier:alice`; for a reset, the subject of the counters."""
     before: Mapping[str, Any] | None = None

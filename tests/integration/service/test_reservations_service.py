@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,17 +12,20 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from crestgate import AsyncLimiter, Limiter, RateLimitExceeded, RequestContext
+from crestgate import AsyncLimiter, ConfigError, Limiter, RateLimitExceeded, RequestContext
 from crestgate.errors import ReservationClosedError, UnknownReservationError
 from integration.service.api_helpers import make_key, problem
 from integration.service.rpc_clients import LIMITER, Reflected
 from integration.service.service_process import GENEROUS, Service
 
 CONFIG = """
-plans: {requests: 10/hour using fixed_window, tokens: 1000/hour using fixed_window}
+plans: {requests: 10/hour using fixed_window, tokens: 1000/hour using fixed_window, streams: 2 concurrent ttl 30s}
 rules:
   - {rule_id: tokens-per-user, name: Tokens, dimension: user, algorithm: fixed_window, limit: 1000,
      window_seconds: 3600}
+  - {rule_id: streams-per-client, name: Streams, dimension: client, algorithm: concurrency, limit: 2,
+     window_seconds: 20}
+  - {rule_id: calls-per-client, dimension: client, algorithm: fixed_window, limit: 100, window_seconds: 3600}
   - {rule_id: requests-per-user, dimension: user, algorithm: fixed_window, limit: 10, window_seconds: 86400}
 """
 PLANS = ["requests", "tokens"]
@@ -154,7 +158,13 @@ def test_only_the_key_that_reserved_settles(service: Service, admin: httpx.Clien
             for action, body in (("settle", {"actual": {"tokens": 0}}), ("release", None), ("extend", {"ttl": 60})):
                 problem(other.post(f"{ROOT}/{answer['id']}/{action}", json=body), 404)
         assert remaining(anyone, "owned") == 200
+        own = reserve(admin, "owned-by-admin")
+        assert admin.post(f"{ROOT}/{own['id']}/release").status_code == 200
         assert admin.post(f"{ROOT}/{answer['id']}/settle", json={"actual": {"tokens": 1}}).status_code == 200
+        entries = admin.get("/api/v1/audit", params={"requests": "true"}).json()["entries"]
+        noted = [(entry["action"], entry["subject"]) for entry in entries if "settle" in entry["action"]]
+        assert noted == [("settle", "owned"), ("settle requested", "owned")]
+        assert not any(entry["action"].startswith("release") for entry in entries), "its own is not audited"
         problem(first.post(f"{ROOT}/{answer['id']}/release"), 409)
 
 
@@ -241,6 +251,66 @@ def test_grpc(service: Service, anyone: httpx.Client, key: str) -> None:
         client.close()
 
 
+def test_slots_over_http(anyone: httpx.Client, key: str) -> None:
+    body = {"key": key, "plans": ["streams", "tokens"], "costs": {"tokens": 300}}
+    before = time.time()
+    answers = [anyone.post(ROOT, json=body).json() for _ in range(2)]
+    assert before + 29 < answers[0]["expires_at"] < time.time() + 31
+    denied = anyone.post(ROOT, json=body)
+    assert (denied.status_code, denied.json()["rule"]) == (200, "streams")
+    assert remaining(anyone, key) == 400
+    extended = anyone.post(f"{ROOT}/{answers[0]['id']}/extend", json={"ttl": 30})
+    assert extended.json()["extended"] is True
+    assert remaining(anyone, key, "streams") == 0
+    settled = anyone.post(f"{ROOT}/{answers[0]['id']}/settle", json={"actual": {"tokens": 100}})
+    assert settled.json() == {"settled": True, "late": False}
+    assert (remaining(anyone, key, "streams"), remaining(anyone, key)) == (1, 600)
+    problem(anyone.post(f"{ROOT}/{answers[0]['id']}/extend", json={"ttl": 30}), 409)
+    assert anyone.post(f"{ROOT}/{answers[1]['id']}/release").status_code == 200
+    assert (remaining(anyone, key, "streams"), remaining(anyone, key)) == (2, 900)
+
+
+def test_ttl_and_actual_of_slots_are_checked(anyone: httpx.Client, key: str) -> None:
+    body = {"key": key, "plans": ["streams", "tokens"]}
+    refused = problem(anyone.post(ROOT, json={**body, "ttl": 31}), 400)["problems"][0]
+    assert refused["field"] == "ttl"
+    assert "at most 30" in str(refused)
+    assert remaining(anyone, key, "streams") == 2
+    answer = anyone.post(ROOT, json=body).json()
+    for action, bad, field in (
+        ("extend", {"ttl": 31}, "ttl"),
+        ("settle", {"actual": {"streams": 1}}, "actual.streams"),
+    ):
+        response = anyone.post(f"{ROOT}/{answer['id']}/{action}", json=bad)
+        assert problem(response, 400)["problems"][0]["field"] == field
+    assert remaining(anyone, key, "streams") == 1
+
+
+def test_slots_by_rules_are_taken_by_reservations_only(anyone: httpx.Client, key: str) -> None:
+    body = {"context": {"client": key}, "costs": {"Streams": 2}}
+    answer = anyone.post(ROOT, json=body).json()
+    assert answer["allowed"] is True
+    check = anyone.post("/api/v1/check", json={"context": {"client": key}}).json()
+    assert (check["allowed"], check["rule"]) == (False, "streams-per-client")
+    anyone.post(f"{ROOT}/{answer['id']}/release")
+    for _ in range(3):
+        assert anyone.post("/api/v1/check", json={"context": {"client": key}}).json()["allowed"] is True
+
+
+def test_slots_over_grpc(service: Service, anyone: httpx.Client, key: str) -> None:
+    client = Reflected(service.rpc)
+    try:
+        reserved = client.call(LIMITER, "Reserve", {"key": key, "plans": ["streams", "tokens"], "cost": 2}, {})
+        assert reserved["decision"]["allowed"] is True
+        assert not client.call(LIMITER, "Reserve", {"key": key, "plans": ["streams"]}, {}).get("id")
+        assert client.call(LIMITER, "Extend", {"id": reserved["id"], "ttl": 30.0}, {})["extended"] is True
+        assert remaining(anyone, key, "streams") == 0
+        client.call(LIMITER, "Settle", {"id": reserved["id"], "actuals": {"tokens": 7}}, {})
+        assert (remaining(anyone, key, "streams"), remaining(anyone, key)) == (2, 993)
+    finally:
+        client.close()
+
+
 @pytest.fixture
 def remote(service: Service) -> Iterator[Limiter]:
     with Limiter(f"crestgate://{service.url.removeprefix('http://')}?timeout_ms=5000") as limiter:
@@ -288,6 +358,104 @@ def test_async_library_reserves_by_the_service(service: Service, anyone: httpx.C
 
     asyncio.run(run())
     assert remaining(anyone, key) == 380
+
+
+def test_library_holds_slots_of_the_service(remote: Limiter, anyone: httpx.Client, key: str) -> None:
+    limits = ["2 concurrent", "100/hour using fixed_window"]
+    with remote.hold(key, limits) as held:
+        assert held.decision.remaining == 1
+        assert held.renew() == 20.0
+        assert remote.peek(key, limits[0]).remaining == 1
+        with remote.hold(key, limits), pytest.raises(RateLimitExceeded), remote.hold(key, limits):
+            pass
+        with remote.hold(key, "2 concurrent"), pytest.raises(TimeoutError), remote.hold(key, limits, timeout=0.2):
+            pass
+        assert not held.lost
+    assert remote.peek(key, limits[0]).remaining == 2
+    assert remote.peek(key, limits[1]).remaining == 98, "what rate limits have charged stays"
+    with remote.hold(key, ["streams", "tokens"]):  # plans of the service
+        assert (remaining(anyone, key, "streams"), remaining(anyone, key)) == (1, 999)
+    assert (remaining(anyone, key, "streams"), remaining(anyone, key)) == (2, 999)
+    with pytest.raises(ConfigError, match="needs an in-flight limit"), remote.hold(key, "tokens"):
+        pass
+    assert remaining(anyone, key) == 999
+    with pytest.raises(ConfigError, match="limits what is in flight"):
+        remote.check(key, "2 concurrent")
+
+
+def test_library_waits_for_a_slot_of_the_service(remote: Limiter, key: str) -> None:
+    entered = threading.Event()
+
+    def wait() -> None:
+        with remote.hold(key, "1 concurrent", timeout=60):
+            entered.set()
+
+    with remote.hold(key, "1 concurrent"):
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        assert not entered.wait(0.3)
+    assert entered.wait(60)
+    waiting.join()
+    assert remote.peek(key, "1 concurrent").remaining == 1
+
+
+def test_library_renews_slots_of_the_service(service: Service, remote: Limiter, key: str) -> None:
+    limit = "1 concurrent ttl 2s"
+    with remote.hold(key, limit) as held:
+        end = time.monotonic() + 3.5
+        while time.monotonic() < end:
+            assert remote.peek(key, limit).remaining == 0 or held.lost
+            time.sleep(0.1)
+        with Limiter(f"crestgate://:{service.key}@{service.url.removeprefix('http://')}?timeout_ms=5000") as admin:
+            admin.reset(key, limit)
+        held.renew()
+        assert held.lost
+    assert remote.peek(key, limit).remaining == 1
+
+
+def test_async_library_holds_slots_of_the_service(service: Service, remote: Limiter, key: str) -> None:
+    async def run() -> None:
+        async with AsyncLimiter(f"crestgate://{service.url.removeprefix('http://')}?timeout_ms=5000") as limiter:
+            async with limiter.hold(key, "1 concurrent") as held:
+                assert await held.renew() == 20.0
+                with pytest.raises(RateLimitExceeded):
+                    async with limiter.hold(key, "1 concurrent"):
+                        pass
+            async with limiter.hold(key, "1 concurrent", timeout=60):
+                pass
+
+            async def enter() -> None:
+                async with limiter.hold(key, "1 concurrent"):
+                    await asyncio.Event().wait()
+
+            for delay in (0.0, 0.001, 0.003, 0.01, 0.1):
+                task = asyncio.create_task(enter())
+                await asyncio.sleep(delay)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                async with limiter.hold(key, "1 concurrent", timeout=30):  # far less than its time to live
+                    pass
+
+    asyncio.run(run())
+    assert remote.peek(key, "1 concurrent").remaining == 1
+
+
+def test_hold_on_an_unreachable_service_holds_nothing() -> None:
+    async def run() -> None:
+        limiter = AsyncLimiter("crestgate://127.0.0.1:1")
+        async with limiter.hold("acme", "1 concurrent") as held:
+            assert held.decision.reason == "fail_open"
+            assert await held.renew() is None
+        await limiter.aclose()
+
+    asyncio.run(run())
+
+
+def test_several_services_cannot_hold() -> None:
+    limiter = AsyncLimiter(["crestgate://127.0.0.1:1", "crestgate://127.0.0.1:2"])
+    with pytest.raises(ConfigError, match="use a single crestgate:// URL"):
+        limiter.hold("acme", "1 concurrent")
 
 
 def test_unreachable_service_reserves_nothing() -> None:

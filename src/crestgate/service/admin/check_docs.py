@@ -212,7 +212,8 @@ DATA_PATHS: dict[str, Any] = {
     "/api/v1/reservations/{id}/extend": {
         "post": _operation(
             "Extend a reservation",
-            "Moves its end to `ttl` seconds from now. One that has ended cannot be extended.",
+            "Moves its end to `ttl` seconds from now, and renews its slots of in-flight limits. One that has ended, or "
+            "has lost a slot, cannot be extended.",
             {200: _json(ref("ExtensionResponse")), 409: _SETTLED},
             (400, 401, 403, 404, 413, 429, 500, 503),
             body=ref("ExtendBody"),

@@ -209,7 +209,8 @@ class AuditEntryResponse(Model):
         str,
         Field(
             description="`create`, `update`, `delete` or `expire`. For counters `reset` or `reset failed`, "
-            "and `reset requested` if nobody knows what became of it; likewise `give_back` and `charge`."
+            "and `reset requested` if nobody knows what became of it; likewise `give_back`, `charge`, `settle` and "
+            "`release`."
         ),
     ]
     subject: Annotated[str, Field(description="The kind and the id: `rule:orders-per-user`, `tier:alice`.")]

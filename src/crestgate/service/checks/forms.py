@@ -102,15 +102,19 @@ def read_reset(body: bytes) -> ResetBody:
     return reset
 
 
-def prepare_check(limiter: AsyncLimiter, op: Op, check: CheckBody, now_us: int = 0) -> PendingCheck:
-    """A check, ready to be decided. InvalidRequestError has the field of the check. `now_us` is the time, if known."""
+def prepare_check(
+    limiter: AsyncLimiter, op: Op, check: CheckBody, now_us: int = 0, takes_slots: bool = False
+) -> PendingCheck:
+    """A check, ready to be decided. InvalidRequestError has the field of the check. `now_us` is the time, if known.
+    `takes_slots`: plans may have in-flight limits, since the caller releases their slots."""
     cost: Any = check.cost
     if cost is UNSET:
         cost = 1
     try:
         if check.key is not None and check.plans is not None and check.context is None:
             _refuse_other_forms(check, "key")
-            return limiter.prepare(op, check.key, _plans(limiter, check.plans), cost)
+            bound = limiter.resolve(_plans(limiter, check.plans))
+            return bound.prepare_hold(check.key, cost, op) if takes_slots else bound.prepare(op, check.key, cost)
         evaluator = limiter.evaluator
         assert isinstance(evaluator, RuleEvaluator)  # a native class, whose methods are called without boxing
         return evaluator.prepare(op, context_of(check), cost, now_us)

@@ -18,8 +18,10 @@ from crestgate.errors import (
     field_of,
 )
 from crestgate.limiter.reservation import Settlement
-from crestgate.limiter.reservation_terms import DEFAULT_TTL, PreparedReservation, check_terms, with_rule_costs
-from crestgate.limiter.stored_reservations import Extension, Grant, Steps, StoredReservations
+from crestgate.limiter.reservation_terms import PreparedReservation, check_terms, check_ttl, take_slots, with_rule_costs
+from crestgate.limiter.stored_reservations import Extension, Grant, Holder, Steps, StoredReservations
+from crestgate.runtime.tasks import run_to_completion
+from crestgate.service.checks.counter_audit import run_audited
 from crestgate.service.checks.forms import FORMS, GOES_INTO_A_BATCH, prepare_check
 from crestgate.service.checks.idempotency import idempotency_key
 from crestgate.service.checks.inline_counters import SettlementAuthorization, prepare_counters
@@ -82,10 +84,9 @@ class ReservationService:
         """Decide a check, and keep what it has charged under an id. Without an id in the response if it is denied."""
         self._enter(call)
         checks = self.checks
-        ttl = DEFAULT_TTL if body.ttl is None else body.ttl
         now_us = checks.clock.ticks()
         try:
-            ttl_us = check_terms(ttl, body.on_expiry)
+            ttl_us = check_terms(body.ttl, body.on_expiry)
             prepared, indexes = self._prepare(call, body, now_us)
         except ValueError as error:  # raised by the limiter; a ConfigError is one, too
             raise InvalidRequestError(*field_of(error)) from None
@@ -105,15 +106,15 @@ class ReservationService:
         return ReservationResponse(**fields)
 
     async def settle(self, call: CallContext, reservation_id: str, body: SettleBody) -> SettlementResponse:
-        return await self._settle(call, reservation_id, body.actual)
+        return await self._settle(call, reservation_id, body.actual, "settle")
 
     async def release(self, call: CallContext, reservation_id: str) -> SettlementResponse:
-        return await self._settle(call, reservation_id, 0)
+        return await self._settle(call, reservation_id, 0, "release")
 
     async def extend(self, call: CallContext, reservation_id: str, body: ExtendBody) -> ExtensionResponse:
         self._enter(call)
         try:
-            ttl_us = check_terms(body.ttl, "keep")
+            ttl_us = check_ttl(body.ttl)
         except ValueError as error:
             raise InvalidRequestError(*field_of(error)) from None
         stored = await self._open()
@@ -121,14 +122,20 @@ class ReservationService:
         return ExtensionResponse(extension.extended, extension.expires_us / 1_000_000)
 
     async def _settle(
-        self, call: CallContext, reservation_id: str, actual: int | Mapping[str, int]
+        self, call: CallContext, reservation_id: str, actual: int | Mapping[str, int], action: str
     ) -> SettlementResponse:
         self._enter(call)
         if isinstance(actual, Mapping) and len(actual) > MAX_COSTS:
             raise InvalidRequestError("actual", f"names {len(actual)} limits; the maximum is {MAX_COSTS}")
         with self.checks.span(call, "settle"):
             stored = await self._open()
-            settlement: Settlement = await self._run(stored.settle(reservation_id, actual, _owner(call)))
+            holder: Holder | None = await self._run(stored.look_up(reservation_id)) if call.may_write else None
+            work = self._run(stored.settle(reservation_id, actual, _owner(call)))
+            if holder is None or holder.owner == call.key_id:
+                settlement: Settlement = await work
+            else:  # of another key: an operator must be able to tell who has done it
+                editor = self.checks.dependencies.editor(call.actor)
+                settlement = await run_to_completion(run_audited(editor, action, holder.keys, work))
         return SettlementResponse(settlement.settled, settlement.late)
 
     def _enter(self, call: CallContext) -> None:
@@ -146,6 +153,7 @@ class ReservationService:
                 raise InvalidRequestError("costs", "cannot be combined with 'counters': each of them has a cost")
             proof = SettlementAuthorization(self.tokens, call.key_id, now_us // 1_000_000, call.may_write)
             check, indexes = prepare_counters(self.limiter, Op.TAKE, body, proof)
+            take_slots(check)
             named = [body.counters[index] for index in indexes]
             return PreparedReservation(check, [(one.plan or one.name or one.limit or "",) for one in named]), indexes
         if len(costs) > MAX_COSTS:
@@ -153,7 +161,7 @@ class ReservationService:
         for name, cost in costs.items():
             if not 0 <= cost <= MAX_COST:
                 raise InvalidRequestError(f"costs.{name}", f"must be a whole number from 0 to {MAX_COST}, not {cost}")
-        check = prepare_check(self.limiter, Op.TAKE, body, now_us)
+        check = prepare_check(self.limiter, Op.TAKE, body, now_us, True)
         return with_rule_costs(self.limiter, check, costs), ()
 
     async def _open(self) -> StoredReservations:

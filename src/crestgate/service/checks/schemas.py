@@ -140,7 +140,14 @@ class ReservationBody(CheckBody):
         ),
     ] = None
     ttl: Annotated[
-        float | None, documented("Seconds until it ends; 300 by default.", minimum=1, maximum=86_400, default=300)
+        float | None,
+        documented(
+            "Seconds until it ends; 300 by default. With in-flight limits at most the time to live of their slots, "
+            "which is the default then.",
+            minimum=1,
+            maximum=86_400,
+            default=300,
+        ),
     ] = None
     on_expiry: Annotated[
         str,
@@ -152,7 +159,10 @@ class ReservationBody(CheckBody):
 class SettleBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     actual: Annotated[
         int | dict[str, int],
-        documented("What was used: one number if all limits cost the same, or by plan or rule; others stay charged."),
+        documented(
+            "What was used: one number if all limits cost the same, or by plan or rule; others stay charged. "
+            "Slots of in-flight limits are released, and not named."
+        ),
     ]
 
 

@@ -86,6 +86,21 @@ def test_documented_acl_suffices(guarded: RedisServer) -> None:
         store.close()
 
 
+def test_documented_acl_suffices_for_reservations(guarded: RedisServer) -> None:
+    (line,) = re.findall(r"ACL SETUSER limiter .*", STORES_PAGE.read_text())
+    (more,) = re.findall(r"\| `(~\{cg\}:reservation.*?)` \|", STORES_PAGE.read_text())
+    guarded.cli(*line.replace(">password", f">{SECRET}").split(), *more.split())
+    with Limiter(f"redis://limiter:{WRITTEN}@127.0.0.1:{guarded.port}") as limiter:
+        limits = {"2 concurrent": 1, "100/hour using fixed_window": 5}
+        reservation = limiter.reserve("acl", limits)
+        reservation.extend(30)
+        reservation.settle({"100/hour using fixed_window": 3})
+        limiter.reserve("acl", limits, on_expiry="release").release()
+        limiter.sweep_reservations()
+        assert limiter.peek("acl", "2 concurrent").remaining == 2
+    guarded.cli("ACL", "DELUSER", "limiter")
+
+
 def on_loop_at(url: str) -> AsyncStoreAdapter:
     return AsyncStoreAdapter(store_at(url))
 
