@@ -28,7 +28,6 @@ from crestgate.limiter.dry_run import DryRun
 from crestgate.limiter.limiter import Limiter
 from crestgate.limiter.limiter_core import decorator_cost
 from crestgate.limiter.pending_check import PendingCheck
-from crestgate.stores.port import Op
 
 __all__ = ["LayerCheck", "LayerLimits", "LayerOptions", "LimitLayer", "coroutine_error", "no_limits"]
 
@@ -271,11 +270,11 @@ class LimitLayer(Generic[L]):
         return context if key is None else replace(context, key=bounded_key(key))
 
     def prepare(self, check: LayerCheck) -> PendingCheck:
-        """The check in the form whose charge can be given back."""
+        """The check in the form whose charge can be given back, and whose slots of in-flight limits are released."""
         if check.bound is not None:
-            return check.bound.prepare(Op.TAKE, check.key, check.cost)
+            return check.bound.prepare_hold(check.key, check.cost)
         assert check.context is not None
-        return self.limiter.prepare_request(Op.TAKE, check.context, check.cost)
+        return self.limiter.prepare_request_hold(check.context, check.cost)
 
     def denies(self, decision: Decision) -> bool:
         """Whether the request must be denied. A dry run only logs it."""

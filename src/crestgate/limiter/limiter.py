@@ -17,7 +17,7 @@ from crestgate.errors import RateLimitExceeded, StoreError
 from crestgate.limiter.call_guard import CallCost, CallGuard, CallLimits, guarded, guarded_async
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.decorator_arguments import KeyMaker, refuse_missing_brackets
-from crestgate.limiter.in_flight import HeldSlots, SlotRenewer, hold_steps
+from crestgate.limiter.in_flight import HeldSlots, SlotRenewer, Slots, hold_steps
 from crestgate.limiter.limiter_core import LimiterCore, ManyItem, acquire_input
 from crestgate.limiter.pending_check import PendingCheck, finish_checks, requests_of
 from crestgate.limiter.reservation import Hold, Reservation, StoredReservation
@@ -214,8 +214,15 @@ class Limiter(LimiterCore):
         """Decide a check prepared for a TAKE, and keep what `release` needs."""
         return Hold(check, self.apply([check])[0] if check.applies else [])
 
+    def keep_slots(self, hold: Hold) -> HeldSlots | None:
+        """Renew the slots of in-flight limits that a check has taken, until they are released; None if it took none."""
+        slots = Slots(hold.check, hold.outcomes, hold.decision)
+        if slots.renewal_seconds is None:
+            return None
+        return HeldSlots(lambda: slots, self.apply, self._renewer).__enter__()
+
     def release(self, hold: Hold) -> Decision:
-        """Give back what was held; returns the decision after that."""
+        """Give back what was held, without slots; returns the decision after that."""
         request = hold.release()
         return hold.decision if request is None else hold.released(request, self.apply([request])[0])
 
