@@ -25,9 +25,11 @@ from crestgate.integrations.request_state import RequestState
 from crestgate.limiter.async_limiter import AsyncLimiter
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.dry_run import DryRun
+from crestgate.limiter.in_flight import HeldSlots
 from crestgate.limiter.limiter import Limiter
 from crestgate.limiter.limiter_core import decorator_cost
 from crestgate.limiter.pending_check import PendingCheck
+from crestgate.limiter.reservation import Hold
 
 __all__ = ["LayerCheck", "LayerLimits", "LayerOptions", "LimitLayer", "coroutine_error", "no_limits"]
 
@@ -154,6 +156,7 @@ class LimitLayer(Generic[L]):
         callables_used = [*callables.values(), *self.key.callables, self.cost, self.limits, self.exempt]
         self.coroutines: list[Any] = [one for one in callables_used if is_coroutine(one)]
         self._dry_run = DryRun()
+        self._thread_limiter: Limiter | None = None
         self._fast_bound = self._bound if self._allows_fast_check() else None
 
     def refuse_coroutines(self, where: str) -> None:
@@ -275,6 +278,12 @@ class LimitLayer(Generic[L]):
             return check.bound.prepare_hold(check.key, check.cost)
         assert check.context is not None
         return self.limiter.prepare_request_hold(check.context, check.cost)
+
+    def keep_in_thread(self, hold: Hold) -> HeldSlots | None:
+        """`Limiter.keep_slots`, for responses that may outlive the event loop of the check."""
+        if self._thread_limiter is None:
+            self._thread_limiter = Limiter.sharing(self.limiter, connect=False)
+        return self._thread_limiter.keep_slots(hold)
 
     def denies(self, decision: Decision) -> bool:
         """Whether the request must be denied. A dry run only logs it."""

@@ -156,11 +156,12 @@ def limited_callback(behaviour: Callable[..., Any], create_rpc: RpcFactory) -> C
 
         try:
             behaviour(request, SyncContext(rpc), send_response)
-        except BaseException as error:
+        except Exception as error:
             try:
-                if not isinstance(error, Exception) or not rpc.fail(error):
-                    raise
+                failed = not rpc.fail(error)  # on a server of threads, a denial raises
             finally:
                 rpc.release()
+            if failed:
+                raise
 
     return call
