@@ -25,10 +25,11 @@ from crestgate.integrations.request_state import RequestState
 from crestgate.limiter.async_limiter import AsyncLimiter
 from crestgate.limiter.chain import Bound
 from crestgate.limiter.dry_run import DryRun
+from crestgate.limiter.in_flight import HeldSlots
 from crestgate.limiter.limiter import Limiter
 from crestgate.limiter.limiter_core import decorator_cost
 from crestgate.limiter.pending_check import PendingCheck
-from crestgate.stores.port import Op
+from crestgate.limiter.reservation import Hold
 
 __all__ = ["LayerCheck", "LayerLimits", "LayerOptions", "LimitLayer", "coroutine_error", "no_limits"]
 
@@ -155,6 +156,7 @@ class LimitLayer(Generic[L]):
         callables_used = [*callables.values(), *self.key.callables, self.cost, self.limits, self.exempt]
         self.coroutines: list[Any] = [one for one in callables_used if is_coroutine(one)]
         self._dry_run = DryRun()
+        self._thread_limiter: Limiter | None = None
         self._fast_bound = self._bound if self._allows_fast_check() else None
 
     def refuse_coroutines(self, where: str) -> None:
@@ -271,11 +273,17 @@ class LimitLayer(Generic[L]):
         return context if key is None else replace(context, key=bounded_key(key))
 
     def prepare(self, check: LayerCheck) -> PendingCheck:
-        """The check in the form whose charge can be given back."""
+        """The check in the form whose charge can be given back, and whose slots of in-flight limits are released."""
         if check.bound is not None:
-            return check.bound.prepare(Op.TAKE, check.key, check.cost)
+            return check.bound.prepare_hold(check.key, check.cost)
         assert check.context is not None
-        return self.limiter.prepare_request(Op.TAKE, check.context, check.cost)
+        return self.limiter.prepare_request_hold(check.context, check.cost)
+
+    def keep_in_thread(self, hold: Hold) -> HeldSlots | None:
+        """`Limiter.keep_slots`, for responses that may outlive the event loop of the check."""
+        if self._thread_limiter is None:
+            self._thread_limiter = Limiter.sharing(self.limiter, connect=False)
+        return self._thread_limiter.keep_slots(hold)
 
     def denies(self, decision: Decision) -> bool:
         """Whether the request must be denied. A dry run only logs it."""

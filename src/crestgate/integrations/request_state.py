@@ -23,7 +23,7 @@ NAME = "crestgate.request_state"
 class RequestState:
     """What the layers share about one request."""
 
-    __slots__ = ("counted", "decisions", "middleware_layer", "unsettled", "writer")
+    __slots__ = ("counted", "decisions", "held", "middleware_layer", "unsettled", "writer")
 
     def __init__(self) -> None:
         self.counted: set[tuple[int, str, str]] = set()
@@ -35,6 +35,8 @@ class RequestState:
         """The layer of the innermost ASGI middleware. Routes inside it use its limiter by default."""
         self.unsettled: Sequence[Any] = ()
         """The admissions that the writer settles when the response is known."""
+        self.held: Sequence[Any] = ()
+        """The admissions whose slots of in-flight limits the writer releases when the response has ended."""
 
     def mark_counted(self, engine: int, key: str, name: str) -> bool:
         """Mark the request as counted on a counter; False if it already was."""

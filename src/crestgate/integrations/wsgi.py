@@ -8,19 +8,22 @@ headers in `start_response`, and returns the application's body object unchanged
 has not called `start_response` when it returns (a generator) is wrapped up to its first chunk, because until then it
 may raise an error or a denial.
 
-A charge for a response that does not count (`when=`) is given back at the first call of `start_response`.
+A charge for a response that does not count (`when=`) is given back at the first call of `start_response`. Slots of
+in-flight limits are released when the body has ended, or the server closes it. So a body under such a limit is wrapped,
+and no file for the server to send.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Unpack
 
 from crestgate.core.decision import Decision
 from crestgate.errors import ConfigError, RateLimitExceeded
 from crestgate.integrations.denial import Denial, default_denial
-from crestgate.integrations.drivers import LayerResult, check_sync, settle
+from crestgate.integrations.drivers import LayerResult, check_sync, release_slots, settle
 from crestgate.integrations.layer import LayerLimits, LayerOptions, LimitLayer, no_limits
 from crestgate.integrations.option_errors import refuse_unused
 from crestgate.integrations.request import Request, Response, encode_headers, encoded_path, is_plain_path
@@ -31,7 +34,7 @@ from crestgate.limiter.limiter import Limiter
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-__all__ = ["RateLimitMiddleware", "WsgiRequest", "environ_headers", "request_path"]
+__all__ = ["HeldBody", "RateLimitMiddleware", "WsgiRequest", "environ_headers", "request_path"]
 
 RawHeaders = list[tuple[bytes, bytes]]
 _CONTENT = (("CONTENT_TYPE", b"content-type"), ("CONTENT_LENGTH", b"content-length"))
@@ -71,10 +74,23 @@ class RateLimitMiddleware:
         request = WsgiRequest(environ, layer.identity)
         admission = check_sync(layer, request, request_state)
         start = _StartResponse(layer, request_state, admission, start_response)
+        if admission is None or admission.held is None:
+            return self._respond(request, admission, start)
+        try:
+            body = self._respond(request, admission, start)
+        except BaseException:
+            release_slots(admission)
+            raise
+        return HeldBody(body, partial(release_slots, admission))
+
+    def _respond(
+        self, request: WsgiRequest, admission: LayerResult[Limiter] | None, start: _StartResponse
+    ) -> Iterable[bytes]:
+        """The body of the response, by the application or a denial."""
         if admission is not None and admission.refused:
             return self._deny(request, admission.decision, start)
         try:
-            body = self.app(environ, start)
+            body = self.app(request.environ, start)
         except Exception as error:
             denial_body = self.handle_error(request, start, error)
             if denial_body is None:
@@ -183,6 +199,37 @@ class _LazyBody:
             close = getattr(body, "close", None)
             if close is not None:
                 close()
+
+
+class HeldBody:
+    """A body that calls a function once it has ended, has failed, or is closed."""
+
+    __slots__ = ("_body", "_chunks", "_release")
+
+    def __init__(self, body: Iterable[bytes], release: Callable[[], None]) -> None:
+        self._body = body
+        self._chunks: Iterator[bytes] | None = None
+        self._release = release
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            if self._chunks is None:
+                self._chunks = iter(self._body)
+            return next(self._chunks)
+        except BaseException:  # its end, too
+            self._release()
+            raise
+
+    def close(self) -> None:
+        try:
+            close = getattr(self._body, "close", None)
+            if close is not None:
+                close()
+        finally:
+            self._release()
 
 
 class WsgiRequest(Request):

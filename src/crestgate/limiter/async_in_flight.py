@@ -11,6 +11,7 @@ from types import TracebackType
 from crestgate.core.decision import Decision
 from crestgate.errors import StoreError
 from crestgate.limiter.in_flight import Slots
+from crestgate.runtime.tasks import run_to_completion
 from crestgate.stores.port import BatchOutcomes, Outcome, Request
 
 __all__ = ["AsyncHeldSlots"]
@@ -73,9 +74,13 @@ class AsyncHeldSlots:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.release()
+
+    async def release(self) -> None:
+        """Release what is still held, also if the caller is cancelled; the second time there is nothing."""
         self._require()
         if os.getpid() == self._process:
-            await asyncio.shield(self._release())
+            await run_to_completion(self._release())
 
     async def _keep(self, seconds: float | None) -> None:
         while seconds is not None:

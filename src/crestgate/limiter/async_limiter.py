@@ -68,11 +68,11 @@ class AsyncLimiter(LimiterCore):
 
     async def peek(self, key: str, limits: Limits, cost: SupportsIndex = 1) -> Decision:
         """The decision `check` would give now; consumes nothing."""
-        return await self._decide_one(self.prepare(Op.PEEK, key, limits, cost))
+        return await self.decide_one(self.prepare(Op.PEEK, key, limits, cost))
 
     async def reset(self, key: str, limits: Limits) -> None:
         """Forget the counters of this key under these limits."""
-        await self._decide_one(self.prepare(Op.RESET, key, limits, 0))
+        await self.decide_one(self.prepare(Op.RESET, key, limits, 0))
 
     async def check_many(self, items: Iterable[ManyItem]) -> list[Decision]:
         """Independent decisions on (key, limits) or (key, limits, cost), in one round trip."""
@@ -84,15 +84,15 @@ class AsyncLimiter(LimiterCore):
 
     async def check_request(self, context: RequestContext, cost: SupportsIndex = 1) -> Decision:
         """Decide a request under all rules that apply to it, and consume its cost when it is admitted."""
-        return await self._decide_one(self.prepare_request(Op.TAKE, context, cost))
+        return await self.decide_one(self.prepare_request(Op.TAKE, context, cost))
 
     async def peek_request(self, context: RequestContext, cost: SupportsIndex = 1) -> Decision:
         """The decision `check_request` would give now; consumes nothing."""
-        return await self._decide_one(self.prepare_request(Op.PEEK, context, cost))
+        return await self.decide_one(self.prepare_request(Op.PEEK, context, cost))
 
     async def reset_request(self, context: RequestContext) -> None:
         """Forget the counters of all rules that apply to a request."""
-        await self._decide_one(self.prepare_request(Op.RESET, context, 0))
+        await self.decide_one(self.prepare_request(Op.RESET, context, 0))
 
     async def acquire(
         self, key: str, limits: Limits, cost: SupportsIndex = 1, *, timeout: float | None = None
@@ -262,14 +262,25 @@ class AsyncLimiter(LimiterCore):
         """`check` under a chain that `resolve` has returned."""
         if not self.may_wait:
             return bound.check(key, cost)
-        return await self._decide_one(bound.prepare(Op.TAKE, key, cost))
+        return await self.decide_one(bound.prepare(Op.TAKE, key, cost))
 
     async def take_hold(self, check: PendingCheck) -> Hold:
         """Decide a check prepared for a TAKE, and keep what `release` needs."""
         return Hold(check, (await self.apply([check]))[0] if check.applies else [])
 
+    async def keep_slots(self, hold: Hold) -> AsyncHeldSlots | None:
+        """Renew the slots of in-flight limits that a check has taken, until they are released; None if it took none."""
+        slots = Slots(hold.check, hold.outcomes, hold.decision)
+        if slots.renewal_seconds is None:
+            return None
+
+        async def taken() -> Slots:
+            return slots
+
+        return await AsyncHeldSlots(taken, self.apply, self._renewals).__aenter__()  # never waits
+
     async def release(self, hold: Hold) -> Decision:
-        """Give back what was held; returns the decision after that."""
+        """Give back what was held, without slots; returns the decision after that."""
         request = hold.release()
         return hold.decision if request is None else hold.released(request, (await self.apply([request]))[0])
 
@@ -347,7 +358,8 @@ class AsyncLimiter(LimiterCore):
         self.may_wait = not isinstance(self.store, LocalStore) or self.store.waits
         """Whether a check may have to wait for the store."""
 
-    async def _decide_one(self, check: PendingCheck) -> Decision:
+    async def decide_one(self, check: PendingCheck) -> Decision:
+        """`decide` for one check."""
         return check.finish((await self.apply([check]))[0] if check.applies else [])
 
     async def _send(self, request: Request) -> bool:

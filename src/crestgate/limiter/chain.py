@@ -120,7 +120,8 @@ class Bound:
         if not isinstance(key, str) or not 0 < len(key) <= 256 or not 0 <= whole <= MAX_COST:
             key = check_input(key, whole)
         members = [Member(key, algorithm, whole) for algorithm in self.algorithms]
-        return PendingCheck(self.pressure, op, members, None, key, self.order, self.server_side)
+        holds = self.holds and op is Op.TAKE
+        return PendingCheck(self.pressure, op, members, None, key, self.order, self.server_side, None, holds)
 
     def not_checked(self) -> ConfigError:
         """The error of a check under an in-flight limit."""

@@ -44,7 +44,8 @@ HoldSteps: TypeAlias = Generator[SendRequest | Sleep | AwaitTurn, "list[Outcome]
 
 
 class Slots:
-    """What one admitted hold has taken, without I/O. What a failure policy has admitted holds nothing."""
+    """What one admitted hold has taken, without I/O. What a failure policy has admitted holds nothing, and what was
+    denied neither."""
 
     def __init__(self, check: PendingCheck, outcomes: Sequence[Outcome], decision: Decision) -> None:
         self.decision = decision
@@ -52,7 +53,11 @@ class Slots:
         self._members = [
             Member(member.key, member.algorithm, member.cost, True, outcome.tick, member.cost)
             for member, outcome in zip(check.members, outcomes, strict=True)
-            if member.algorithm.holds and member.cost and outcome.decision.reason == "ok"
+            if decision.allowed
+            and member.algorithm.holds
+            and member.cost
+            and not member.peeks
+            and outcome.decision.reason == "ok"
         ]
 
     @property
@@ -103,9 +108,7 @@ def hold_steps(
         decision = check.finish(outcomes)
         if not decision.allowed:
             raise RateLimitExceeded(decision)
-        if decision.delay:
-            yield Sleep(decision.delay)
-        return Slots(check, outcomes, decision)
+        return (yield from _wait_out(Slots(check, outcomes, decision)))
     deadline = now() + round(timeout * 1_000_000)
 
     def left() -> float:
@@ -129,9 +132,20 @@ def hold_steps(
             raise _timeout_error(timeout)
     finally:
         queue.leave(key, bound, waiter)
-    if decision.delay:
-        yield Sleep(decision.delay)
-    return Slots(check, outcomes, decision)
+    return (yield from _wait_out(Slots(check, outcomes, decision)))
+
+
+def _wait_out(slots: Slots) -> HoldSteps:
+    """Wait out the delay of a leaky bucket. The slots are released if that is interrupted."""
+    if slots.decision.delay:
+        try:
+            yield Sleep(slots.decision.delay)
+        except BaseException:
+            request = slots.release()
+            if request is not None:
+                yield SendRequest(request)
+            raise
+    return slots
 
 
 def _wait(check: Request, outcomes: Sequence[Outcome], decision: Decision, left: float, timeout: float) -> float:
@@ -200,6 +214,10 @@ class HeldSlots:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Release what is still held; the second time there is nothing."""
         slots = self._require()
         if os.getpid() != self._process:  # a forked child: the slots are the parent's
             return

@@ -226,8 +226,15 @@ class Limiter(LimiterCore):
         """Decide a check prepared for a TAKE, and keep what `release` needs."""
         return Hold(check, self.apply([check])[0] if check.applies else [])
 
+    def keep_slots(self, hold: Hold) -> HeldSlots | None:
+        """Renew the slots of in-flight limits that a check has taken, until they are released; None if it took none."""
+        slots = Slots(hold.check, hold.outcomes, hold.decision)
+        if slots.renewal_seconds is None:
+            return None
+        return HeldSlots(lambda: slots, self.apply, self._renewer).__enter__()
+
     def release(self, hold: Hold) -> Decision:
-        """Give back what was held; returns the decision after that."""
+        """Give back what was held, without slots; returns the decision after that."""
         request = hold.release()
         return hold.decision if request is None else hold.released(request, self.apply([request])[0])
 

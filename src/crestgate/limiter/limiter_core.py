@@ -68,7 +68,9 @@ class RequestEvaluator(Protocol):
     @property
     def uses_routes(self) -> bool: ...
 
-    def prepare(self, op: Op, context: ContextFields, cost: SupportsIndex, now_us: int = 0) -> PendingCheck: ...
+    def prepare(
+        self, op: Op, context: ContextFields, cost: SupportsIndex, now_us: int = 0, hold: bool = False
+    ) -> PendingCheck: ...
 
     def policy_key(self, context: ContextFields, route: str) -> str | None: ...
 
@@ -276,6 +278,12 @@ class LimiterCore:
         if self.evaluator is None:
             raise _no_rules()
         return self.evaluator.prepare(op, context, cost)
+
+    def prepare_request_hold(self, context: ContextFields, cost: SupportsIndex = 1) -> PendingCheck:
+        """The same for whoever releases the slots of in-flight limits: see `keep_slots` of the limiters."""
+        if self.evaluator is None:
+            raise _no_rules()
+        return self.evaluator.prepare(Op.TAKE, context, cost, 0, True)
 
     def prepare_counters(self, op: Op, members: Sequence[Member]) -> PendingCheck:
         """The check of counters that are given one by one, all or nothing, for `decide`."""

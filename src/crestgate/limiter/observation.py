@@ -211,9 +211,11 @@ class ObservedEvaluator:
     def uses_routes(self) -> bool:
         return self._evaluator.uses_routes
 
-    def prepare(self, op: Op, context: ContextFields, cost: SupportsIndex, now_us: int = 0) -> PendingCheck:
+    def prepare(
+        self, op: Op, context: ContextFields, cost: SupportsIndex, now_us: int = 0, hold: bool = False
+    ) -> PendingCheck:
         started = time.perf_counter()
-        check = self._evaluator.prepare(op, context, cost, now_us)
+        check = self._evaluator.prepare(op, context, cost, now_us, hold)
         if not check.applies and op is Op.TAKE:
             self._observation.unlimited(time.perf_counter() - started)
         return check

@@ -33,10 +33,10 @@ class PendingCheck(Request):
 
     `dimensions` are the rule dimensions of the members, `key` is that of a chain, `order` lists for each limit of a
     chain its member, and `server_side` says that only the store knows the limits. `on_shadows` is given the decisions
-    of shadow limits.
+    of shadow limits. `holds`: it takes slots of in-flight limits, which whoever sends it must release.
     """
 
-    __slots__ = ("applies", "dimensions", "key", "on_shadows", "order", "pressure", "server_side")
+    __slots__ = ("applies", "dimensions", "holds", "key", "on_shadows", "order", "pressure", "server_side")
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class PendingCheck(Request):
         order: tuple[int, ...] | None = None,
         server_side: bool = False,
         on_shadows: Callable[[list[Decision]], None] | None = None,
+        holds: bool = False,
     ) -> None:
         # As Request's constructor does, without that call: every check has one.
         self.op = op
@@ -62,6 +63,7 @@ class PendingCheck(Request):
         self.order = order
         self.server_side = server_side
         self.on_shadows = on_shadows
+        self.holds = holds
 
     def finish(self, outcomes: Sequence[Outcome]) -> Decision:
         """The decision that the outcomes add up to. Counters that were reset are under no pressure any more."""

@@ -46,12 +46,13 @@ Actual: TypeAlias = "SupportsIndex | Mapping[str, SupportsIndex]"
 
 
 class Hold:
-    """A check that was decided, and whose cost can still be settled, once."""
+    """A check that was decided, and whose cost can still be settled, once. Slots of in-flight limits are not part of
+    the cost: in_flight.py releases them."""
 
     def __init__(self, check: PendingCheck, outcomes: Sequence[Outcome]) -> None:
         self.decision = check.finish(outcomes)
-        self._check = check
-        self._outcomes = outcomes
+        self.check = check
+        self.outcomes = outcomes
         self._cost = check.members[0].cost if check.members else 0
         self.is_charged = is_charged(check, outcomes)
         self._end: str | None = None
@@ -73,16 +74,16 @@ class Hold:
             return None
         if used > self._cost:
             more = used - self._cost
-            charges = charged_members(self._check, self._outcomes)
+            charges = charged_members(self.check, self.outcomes)
             return Request(
                 Op.CHARGE, [Member(m.key, m.algorithm, more, True, 0, 0, None, o.token) for _, m, o in charges]
             )
-        return give_back(self._check, self._outcomes, self._cost - used)
+        return self._give_back(self._cost - used)
 
     def release(self) -> Request | None:
         """The request that gives everything back, if one is needed."""
         self._end_with("was released already")
-        return give_back(self._check, self._outcomes) if self.is_charged and self._cost else None
+        return self._give_back(None) if self.is_charged and self._cost else None
 
     def released(self, request: Request, outcomes: Sequence[Outcome]) -> Decision:
         """The decision after `release`, by the outcomes of its request; without those of shadow limits."""
@@ -96,7 +97,7 @@ class Hold:
         ]
         if not standing:
             return self.decision
-        check = PendingCheck(self._check.pressure, request.op, [member for member, _ in standing])
+        check = PendingCheck(self.check.pressure, request.op, [member for member, _ in standing])
         return check.finish([outcome for _, outcome in standing])
 
     def leave(self, kind: type[BaseException] | None) -> Request | None:
@@ -106,6 +107,12 @@ class Hold:
         if self._end is None:
             self._end = "ended with its block, and stays charged: settle or release it inside of the block"
         return None
+
+    def _give_back(self, amount: int | None) -> Request | None:
+        request = give_back(self.check, self.outcomes, amount)
+        if self.check.holds:
+            request.members = [member for member in request.members if not member.algorithm.holds]
+        return request if request.members else None
 
     def _end_with(self, end: str) -> None:
         if self._end is not None:

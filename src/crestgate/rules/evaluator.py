@@ -43,8 +43,11 @@ class RuleEvaluator:
         self._lock = fork_safe_lock()
         catalog.accept_only(self._check_support)
 
-    def prepare(self, op: Op, context: ContextFields, cost: SupportsIndex, now_us: int = 0) -> PendingCheck:
-        """The check of a request. Bad input is a ValueError. `now_us` is the store's time, if the caller knows it."""
+    def prepare(
+        self, op: Op, context: ContextFields, cost: SupportsIndex, now_us: int = 0, hold: bool = False
+    ) -> PendingCheck:
+        """The check of a request. Bad input is a ValueError. `now_us` is the store's time, if the caller knows it. With
+        `hold` it takes slots of in-flight limits, which the caller releases; otherwise it only looks at them."""
         if not isinstance(context, RequestContext) and not hasattr(context, "api_key"):
             raise TypeError(f"rules are matched against a RequestContext, not {type(context).__name__}")
         whole = cost if isinstance(cost, int) else whole_cost(cost)
@@ -59,16 +62,16 @@ class RuleEvaluator:
         members: list[Member] = []
         dimensions: Sequence[str] = ()
         shadows = False
+        holds = False
         for key, rule in chosen:
             shadows = shadows or rule.shadow
             algorithm = rule.algorithm
-            # A check looks at an in-flight limit and takes no slot: nobody would release it.
-            members.append(
-                Member(key, algorithm, whole, not rule.shadow, 0, 0, rule.on_store_error, None, algorithm.holds)
-            )
+            holds = holds or algorithm.holds
+            peeks = algorithm.holds and not hold
+            members.append(Member(key, algorithm, whole, not rule.shadow, 0, 0, rule.on_store_error, None, peeks))
             dimensions = rule.dimensions if not dimensions else [*dimensions, rule.dimension]
         on_shadows = self._count_shadows if shadows else None
-        return PendingCheck(self._pressure, op, members, dimensions, None, None, False, on_shadows)
+        return PendingCheck(self._pressure, op, members, dimensions, None, None, False, on_shadows, hold and holds)
 
     @property
     def uses_routes(self) -> bool:
@@ -109,8 +112,10 @@ class RemoteRuleEvaluator:
         self._store = store
         self._backend = backend
 
-    def prepare(self, op: Op, context: ContextFields, cost: SupportsIndex, now_us: int = 0) -> PendingCheck:
-        """The check of a request. Bad input is a ValueError."""
+    def prepare(
+        self, op: Op, context: ContextFields, cost: SupportsIndex, now_us: int = 0, hold: bool = False
+    ) -> PendingCheck:
+        """The check of a request. Bad input is a ValueError. Its rules are the service's, which takes no slots."""
         member = self._store.rules_for(context_fields(context))
         assert member is not None
         member.cost = whole_cost(cost)

@@ -20,13 +20,25 @@ from crestgate.integrations.layer import LimitLayer
 from crestgate.integrations.request import Identity, Request
 from crestgate.integrations.request_state import request_state_in
 
-__all__ = ["CLOSE", "FIRST_MESSAGES", "STARTS", "RouteLimitExceeded", "denial_app", "denial_app_for", "with_headers"]
+__all__ = [
+    "CLOSE",
+    "FIRST_MESSAGES",
+    "STARTS",
+    "RouteLimitExceeded",
+    "denial_app",
+    "denial_app_for",
+    "ends_response",
+    "with_headers",
+]
 
 CLOSE = "websocket.close"
 STARTS = {"http.response.start": 200, "websocket.http.response.start": 403, "websocket.accept": 101}
 """The messages that have headers, and their default status."""
 FIRST_MESSAGES = {**STARTS, CLOSE: 403}
 """The messages that can be the first of a response, and their default status."""
+
+_BODIES = frozenset({"http.response.body", "http.response.zerocopysend", "websocket.http.response.body"})
+_ENDS = frozenset({"http.response.pathsend", CLOSE})
 
 POLICY_VIOLATION = 1008
 """The close code for a denied websocket (RFC 6455)."""
@@ -101,6 +113,12 @@ def with_headers(message: Message, limit_headers: RawHeaders) -> Message:
             headers = [header for header in headers if header[0] not in names]
             break
     return {**message, "headers": [*headers, *limit_headers]}
+
+
+def ends_response(message: Message) -> bool:
+    """Whether a message is the last of a response."""
+    kind = message["type"]
+    return kind in _ENDS or (kind in _BODIES and not message.get("more_body", False))
 
 
 async def _close(_scope: Scope, _receive: Receive, send: Send) -> None:

@@ -7,9 +7,16 @@ from typing import Any, Unpack
 
 from crestgate.core.decision import Decision
 from crestgate.errors import RateLimitExceeded
-from crestgate.integrations.asgi.denial import CLOSE, FIRST_MESSAGES, denial_app, denial_app_for, with_headers
+from crestgate.integrations.asgi.denial import (
+    CLOSE,
+    FIRST_MESSAGES,
+    denial_app,
+    denial_app_for,
+    ends_response,
+    with_headers,
+)
 from crestgate.integrations.asgi.request import App, AsgiRequest, Message, Scope
-from crestgate.integrations.drivers import check_async, settle_async
+from crestgate.integrations.drivers import check_async, release_slots_async, settle_async
 from crestgate.integrations.layer import LayerLimits, LayerOptions, LimitLayer, no_limits
 from crestgate.integrations.option_errors import refuse_unused
 from crestgate.integrations.request import Response
@@ -48,9 +55,7 @@ class RateLimitMiddleware:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         kind = scope["type"]
         if kind not in ("http", "websocket"):
-            if kind == "lifespan":
-                await connect(self.limiter)
-            await self.app(scope, receive, send)
+            await self._pass_on(scope, receive, send)
             return
         request_state: RequestState | None = scope.get(NAME)
         if request_state is None:
@@ -81,6 +86,8 @@ class RateLimitMiddleware:
                     await _settle_all(request_state, Response(status, message.get("headers", ())))
                 message = self._with_headers(message, request_state)
             await send(message)
+            if request_state.held:
+                await _release_at_end(request_state, message)
 
         try:
             await app(scope, receive, sender)
@@ -93,6 +100,15 @@ class RateLimitMiddleware:
             if not started:
                 await _settle_all(request_state, Response(500))
             raise
+        finally:
+            if request_state.held:
+                await _release_at_end(request_state)
+
+    async def _pass_on(self, scope: Any, receive: Any, send: Any) -> None:
+        """What is no request: the server's start and end."""
+        if scope["type"] == "lifespan":
+            await connect(self.limiter)
+        await self.app(scope, receive, send)
 
     async def _check(self, scope: Scope, request_state: RequestState) -> App:
         """Check a request; returns what responds to it, the application or a denial."""
@@ -105,6 +121,8 @@ class RateLimitMiddleware:
             return await denial_app(layer.on_denied, request, admission.decision)
         if admission.holding is not None:
             request_state.unsettled = [*request_state.unsettled, admission]
+        if admission.held is not None:
+            request_state.held = [*request_state.held, admission]
         return self.app
 
     async def _finish_fast_check(self, scope: Scope, decision: Decision) -> App:
@@ -128,3 +146,10 @@ async def _settle_all(request_state: RequestState, response: Response) -> None:
     unsettled, request_state.unsettled = request_state.unsettled, ()
     for admission in unsettled:
         await settle_async(admission, response)
+
+
+async def _release_at_end(request_state: RequestState, message: Message | None = None) -> None:
+    """Release the slots of all layers if this message was the last of the response, or the application has ended."""
+    if message is None or ends_response(message):
+        held, request_state.held = request_state.held, ()
+        await release_slots_async(held)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any
 
 from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
@@ -15,10 +16,19 @@ from crestgate.core.decision import Decision
 from crestgate.errors import RateLimitExceeded
 from crestgate.integrations.denial import Denial, default_denial
 from crestgate.integrations.django.request import DjangoRequest, request_state_of
-from crestgate.integrations.drivers import check_async, check_sync, settle, settle_async
+from crestgate.integrations.drivers import (
+    LayerResult,
+    check_async,
+    check_sync,
+    release_slots,
+    release_slots_async,
+    settle,
+    settle_async,
+)
 from crestgate.integrations.layer import LimitLayer
 from crestgate.integrations.request import Response, encode_headers
 from crestgate.integrations.request_state import RequestState
+from crestgate.integrations.wsgi import HeldBody
 from crestgate.limiter.async_limiter import AsyncLimiter
 from crestgate.limiter.limiter import Limiter
 
@@ -59,6 +69,24 @@ def _checked_sync(
     limited: bool,
 ) -> Any:
     admission = check_sync(layer, request, request_state, route) if limited else None
+    if admission is None or admission.held is None:
+        return _respond_sync(layer, request, request_state, handler, admission)
+    try:
+        response = _respond_sync(layer, request, request_state, handler, admission)
+    except BaseException:
+        release_slots(admission)
+        raise
+    _release_at_end(request, response, admission)
+    return response
+
+
+def _respond_sync(
+    layer: LimitLayer[Limiter],
+    request: DjangoRequest,
+    request_state: RequestState,
+    handler: Handler,
+    admission: LayerResult[Limiter] | None,
+) -> Any:
     if admission is not None and admission.refused:
         decision = admission.decision
         return denial_response(layer, request, decision, layer.custom_denial(request, decision))
@@ -102,7 +130,25 @@ async def _checked_async(
     route: str | None,
     limited: bool,
 ) -> Any:
-    admission = await check_async(layer, request, request_state, route) if limited else None
+    admission = await check_async(layer, request, request_state, route, layer.keep_in_thread) if limited else None
+    if admission is None or admission.held is None:
+        return await _respond_async(layer, request, request_state, handler, admission)
+    try:
+        response = await _respond_async(layer, request, request_state, handler, admission)
+    except BaseException:
+        await release_slots_async([admission])
+        raise
+    _release_at_end(request, response, admission)
+    return response
+
+
+async def _respond_async(
+    layer: LimitLayer[AsyncLimiter],
+    request: DjangoRequest,
+    request_state: RequestState,
+    handler: Handler,
+    admission: LayerResult[AsyncLimiter] | None,
+) -> Any:
     if admission is not None and admission.refused:
         decision = admission.decision
         return denial_response(layer, request, decision, await _resolve(layer.custom_denial(request, decision)))
@@ -119,6 +165,41 @@ async def _checked_async(
     if admission is not None and admission.holding is not None:
         await settle_async(admission, _response_view(response))
     return response
+
+
+def _release_at_end(request: DjangoRequest, response: Any, admission: LayerResult[Any]) -> None:
+    """Release the slots of in-flight limits when the response has ended. Django closes the request with the response
+    that it has sent, also if another middleware has replaced this one. The content of a stream tells its end itself:
+    Django does not close a response whose stream fails on an event loop."""
+
+    def release() -> None:
+        release_slots(admission)
+
+    native = getattr(request.native, "_request", request.native)  # that of Django REST framework is a wrapper
+    close = native.close
+
+    def close_and_release() -> None:
+        try:
+            close()
+        finally:
+            release()
+
+    native.close = close_and_release
+    if getattr(response, "streaming", False):
+        content = response.streaming_content
+        is_async = response.is_async
+        response.streaming_content = _held_stream(content, admission) if is_async else HeldBody(content, release)
+
+
+async def _held_stream(
+    content: AsyncGenerator[bytes, None], admission: LayerResult[Any]
+) -> AsyncGenerator[bytes, None]:
+    try:
+        async with aclosing(content):
+            async for chunk in content:
+                yield chunk
+    finally:
+        await release_slots_async([admission])
 
 
 def denial_response(

@@ -20,10 +20,10 @@ from crestgate.errors import ConfigError
 from crestgate.integrations.asgi.denial import RouteLimitExceeded
 from crestgate.integrations.asgi.request import AsgiRequest, Scope
 from crestgate.integrations.asgi.routes import route_name
-from crestgate.integrations.drivers import check_async
+from crestgate.integrations.drivers import check_async, release_slots_async
 from crestgate.integrations.fastapi.denial import add_denial_handler
 from crestgate.integrations.fastapi.endpoints import has_limit, limited_endpoint, require_function
-from crestgate.integrations.fastapi.route_state import RouteState
+from crestgate.integrations.fastapi.route_state import RouteState, can_hold
 from crestgate.integrations.fastapi.routes import limit_routes
 from crestgate.integrations.layer import LayerLimits, LayerOptions, LimitLayer, no_limits
 from crestgate.integrations.request_state import request_state_in
@@ -123,6 +123,12 @@ class RouteLimit:
             self._refuse_unsettled(scope)
         request = AsgiRequest(scope, layer.identity)
         admission = await check_async(layer, request, request_state, route_name(scope))
+        if admission is not None and admission.held is not None and not can_hold(scope, request_state):
+            await release_slots_async([admission])
+            raise ConfigError(
+                f"{self!r} is an in-flight limit, and this version of FastAPI does not tell a route when its response "
+                "has ended: add the RateLimitMiddleware, or use FastAPI 0.121 or later"
+            )
         if admission is not None and admission.refused:
             raise RouteLimitExceeded(admission.decision, request, layer.on_denied)
         route_state = RouteState(layer, request_state, admission, scope, response)

@@ -17,16 +17,18 @@ from starlette.responses import Response as StarletteResponse
 from crestgate.errors import RateLimitExceeded
 from crestgate.integrations.asgi.request import Scope
 from crestgate.integrations.asgi.routes import chosen_route
-from crestgate.integrations.drivers import LayerResult, settle_async
+from crestgate.integrations.drivers import LayerResult, release_slots_async, settle_async
 from crestgate.integrations.layer import LimitLayer
 from crestgate.integrations.request import Response
 from crestgate.integrations.request_state import RequestState
 from crestgate.limiter.async_limiter import AsyncLimiter
 
-__all__ = ["RouteState"]
+__all__ = ["RouteState", "can_hold"]
 
 _STACKS = ("fastapi_function_astack", "fastapi_inner_astack")
 """The scope's keys for the exit stack that FastAPI closes after the endpoint; the first that exists is used."""
+_FUNCTION_STACK, _REQUEST_STACK = _STACKS
+"""Where both exist, FastAPI closes the second after the response."""
 
 
 class RouteState:
@@ -50,6 +52,16 @@ class RouteState:
         """FastAPI copies its headers to the response that it creates."""
         if admission is not None and admission.holding is not None and request_state.writer is not None:
             request_state.unsettled = [*request_state.unsettled, admission]
+        if admission is not None and admission.held is not None:
+            self._release_at_end(admission)
+
+    def _release_at_end(self, admission: LayerResult[AsyncLimiter]) -> None:
+        """Have the slots of in-flight limits released when the response has ended: by the middleware, else by
+        FastAPI, after the response and its background tasks."""
+        if self._request_state.writer is not None:
+            self._request_state.held = [*self._request_state.held, admission]
+        else:
+            self._scope[_REQUEST_STACK].push_async_callback(release_slots_async, [admission])
 
     @property
     def must_settle(self) -> bool:
@@ -108,3 +120,8 @@ def _status_of(error: Exception) -> int:
     if isinstance(error, RequestValidationError):
         return 422
     return 429 if isinstance(error, RateLimitExceeded) else 500
+
+
+def can_hold(scope: Scope, request_state: RequestState) -> bool:
+    """Whether the end of the response will be known, to release slots of in-flight limits."""
+    return request_state.writer is not None or (_FUNCTION_STACK in scope and _REQUEST_STACK in scope)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 from weakref import ref
 
 import flask
@@ -23,12 +23,13 @@ import flask
 from crestgate.core.decision import Decision
 from crestgate.errors import RateLimitExceeded
 from crestgate.integrations.denial import Denial
-from crestgate.integrations.drivers import LayerResult, check_sync, give_back, settle
+from crestgate.integrations.drivers import LayerResult, check_sync, give_back, release_slots, settle
 from crestgate.integrations.exemptions import Exempt, build_exemption
 from crestgate.integrations.flask.request import Denied, FlaskRequest, FlaskResponse, RateLimited, template_of
 from crestgate.integrations.flask.view_limits import ViewLimit, unwrapped, view_limits_of, wrapped_functions
 from crestgate.integrations.layer import LimitLayer, no_limits
 from crestgate.integrations.request_state import RequestState, request_state_in
+from crestgate.integrations.wsgi import HeldBody
 from crestgate.limiter.limiter import Limiter
 
 __all__ = ["AppLimits", "Registry"]
@@ -72,7 +73,7 @@ class Registry:
 class FlaskRequestState:
     """One request at one extension."""
 
-    __slots__ = ("admissions", "checked", "exempt", "request_state", "writes")
+    __slots__ = ("admissions", "checked", "exempt", "has_response", "held", "request_state", "writes")
 
     def __init__(self, request_state: RequestState, exempt: bool, app_limits: AppLimits) -> None:
         self.request_state = request_state
@@ -80,6 +81,10 @@ class FlaskRequestState:
         self.checked: set[ViewLimit] = set()
         self.admissions: list[LayerResult[Limiter]] = []
         """To be settled when the response is known."""
+        self.held: list[LayerResult[Limiter]] = []
+        """Whose slots of in-flight limits are released when the response has ended."""
+        self.has_response = False
+        """Whether there is a response whose end releases them."""
         self.writes = request_state.writer is None
         if self.writes:
             request_state.writer = app_limits
@@ -88,6 +93,19 @@ class FlaskRequestState:
         flask_response = FlaskResponse(response)
         for admission in self.admissions:
             settle(admission, flask_response)
+
+    def release_with(self, response: flask.Response) -> None:
+        """Release the slots when this response has ended."""
+        self.has_response = True
+        if response.is_sequence and not response.direct_passthrough:
+            response.call_on_close(self.release)
+        else:
+            response.response = HeldBody(cast(Any, response.response), self.release)
+
+    def release(self) -> None:
+        held, self.held = self.held, []
+        for admission in held:
+            release_slots(admission)
 
 
 class AppLimits:
@@ -141,15 +159,22 @@ class AppLimits:
             return response
         if flask_state.admissions:
             flask_state.settle(response)
+        if flask_state.held:
+            flask_state.release_with(response)
         if flask_state.writes:
             for name, value in self._base_layer.limit_headers(flask_state.request_state):
                 response.headers[name] = value
         return response
 
     def teardown_request(self, error: BaseException | None) -> None:
-        """Settle the checks of an unhandled error, for which `after_request` is not called, as a 500."""
+        """Settle the checks of an unhandled error, for which `after_request` is not called, as a 500. Release the slots
+        of in-flight limits if there is no response whose end would do it."""
         flask_state = flask.request.environ.get(self._state_name)
-        if flask_state is not None and isinstance(error, Exception):
+        if flask_state is None:
+            return
+        if flask_state.held and (error is not None or not flask_state.has_response):
+            flask_state.release()
+        if isinstance(error, Exception):
             flask_state.settle(self.app.response_class(status=500))
 
     def handle_exceeded(self, error: RateLimitExceeded) -> Any:
@@ -204,9 +229,10 @@ class AppLimits:
                 return response
             admitted.append(admission)
             delay = max(delay, layer.delay(admission.decision))
+        flask_state.held.extend(admission for admission in admitted if admission.held is not None)
         flask_state.admissions.extend(admission for admission in admitted if admission.layer.when is not None)
         if delay:
-            time.sleep(delay)
+            time.sleep(delay)  # if it is interrupted, `teardown_request` releases the slots
         return None
 
     def check_call(self, view_limit: ViewLimit, function: Any) -> Any:

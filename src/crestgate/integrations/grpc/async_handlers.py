@@ -9,7 +9,7 @@ from typing import Any
 
 from crestgate.core.decision import Decision
 from crestgate.errors import RateLimitExceeded
-from crestgate.integrations.drivers import check_async, settle_async
+from crestgate.integrations.drivers import check_async, release_slots_async, settle_async
 from crestgate.integrations.grpc.calls import Context, Rpc, denial_status
 from crestgate.limiter.async_limiter import AsyncLimiter
 
@@ -51,6 +51,11 @@ class AsyncRpc(Rpc[AsyncLimiter]):
             await settle_async(*settlement)
         self.write_trailing()
 
+    async def release(self) -> None:
+        """Release the slots of in-flight limits: the call has ended."""
+        if self.admission is not None and self.admission.held is not None:
+            await release_slots_async([self.admission])
+
     async def fail(self, error: Exception) -> None:
         """Called with an error of the handler. Denies the call if it is a RateLimitExceeded."""
         if isinstance(error, RateLimitExceeded) and not self.finished:
@@ -80,8 +85,11 @@ def limited_coroutine(behaviour: Callable[..., Any], create_rpc: RpcFactory) -> 
         except Exception as error:
             await rpc.fail(error)
             raise
-        await rpc.finish()
-        return response
+        else:
+            await rpc.finish()
+            return response
+        finally:
+            await rpc.release()
 
     return call
 
@@ -99,6 +107,9 @@ def limited_responses(behaviour: Callable[..., Any], create_rpc: RpcFactory) -> 
         except Exception as error:
             await rpc.fail(error)
             raise
-        await rpc.finish()
+        else:
+            await rpc.finish()
+        finally:
+            await rpc.release()
 
     return responses

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from threading import Thread
 from typing import Any
 
 import grpc
 
 from crestgate.core.decision import Decision
 from crestgate.errors import RateLimitExceeded
-from crestgate.integrations.drivers import check_sync, settle
+from crestgate.integrations.drivers import check_sync, release_slots, settle
 from crestgate.integrations.grpc.calls import Context, Rpc, denial_status
 from crestgate.limiter.limiter import Limiter
 
@@ -50,6 +52,25 @@ class SyncRpc(Rpc[Limiter]):
             settle(*settlement)
         self.write_trailing()
 
+    def release(self) -> None:
+        """Release the slots of in-flight limits: the call has ended."""
+        if self.admission is not None and self.admission.held is not None:
+            release_slots(self.admission)
+
+    def release_on_termination(self) -> None:
+        """The same when the client cancels a stream, whose handler is not told. In a thread of its own: the server
+        waits for callbacks."""
+        admission = self.admission
+        if admission is None or admission.held is None:
+            return
+
+        def terminated() -> None:
+            if admission.held is not None:
+                Thread(target=self.release, name="crestgate-release", daemon=True).start()
+
+        with suppress(NotImplementedError):  # contexts of other interceptors
+            self.native.add_callback(terminated)
+
     def fail(self, error: Exception) -> bool:
         """Called with an error of the handler. True if it is a RateLimitExceeded, and the call was denied."""
         if isinstance(error, RateLimitExceeded) and not self.finished:
@@ -86,8 +107,11 @@ def limited_call(behaviour: Callable[..., Any], create_rpc: RpcFactory) -> Calla
             if rpc.fail(error):
                 return None
             raise
-        rpc.finish()
-        return response
+        else:
+            rpc.finish()
+            return response
+        finally:
+            rpc.release()
 
     return call
 
@@ -99,13 +123,17 @@ def limited_stream(behaviour: Callable[..., Any], create_rpc: RpcFactory) -> Cal
         rpc = create_rpc(context)
         if not rpc.admit():
             return
+        rpc.release_on_termination()
         try:
             yield from behaviour(request, SyncContext(rpc))
         except Exception as error:
             if rpc.fail(error):
                 return
             raise
-        rpc.finish()
+        else:
+            rpc.finish()
+        finally:
+            rpc.release()
 
     return stream
 
@@ -117,16 +145,23 @@ def limited_callback(behaviour: Callable[..., Any], create_rpc: RpcFactory) -> C
         rpc = create_rpc(context)
         if not rpc.admit():
             return
+        rpc.release_on_termination()
 
         def send_response(response: Any) -> None:
             if response is None:
                 rpc.finish()
             send(response)
+            if response is None:
+                rpc.release()
 
         try:
             behaviour(request, SyncContext(rpc), send_response)
         except Exception as error:
-            if not rpc.fail(error):
+            try:
+                failed = not rpc.fail(error)  # on a server of threads, a denial raises
+            finally:
+                rpc.release()
+            if failed:
                 raise
 
     return call
