@@ -61,7 +61,7 @@ async def stream(client: httpx.AsyncClient, method: str, number: int) -> tuple[i
     prompt = f"stream {number}"
     question = {"json": {"prompt": prompt, "max_tokens": RESERVED - 2}} if method == "POST" else {"params": prompt}
     path = "/chat" if method == "POST" else "/"
-    async with client.stream(method, path, headers={"x-customer": "acme"}, **question) as response:  # type: ignore[arg-type]
+    async with client.stream(method, path, headers={"x-customer": "acme"}, **question) as response:
         words = 0
         async for line in response.aiter_lines():
             words += line.startswith("data: ") and "[DONE]" not in line
