@@ -38,7 +38,7 @@ async def model(question: Question) -> AsyncGenerator[str, None]:
 
 
 class Answer(StreamingResponse):
-    """Settles what it has used when it has ended: completely, by an error, or because the client, or Envoy, hung up."""
+    """Settles what it has used when it has ended: completely, by an error, or by a hang-up."""
 
     def __init__(self, question: Question, reservation: AsyncReservation) -> None:
         self.used = len(question.prompt.split())
