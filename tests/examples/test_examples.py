@@ -344,10 +344,12 @@ def test_every_example_is_run_here() -> None:
     elsewhere = {
         "demo.py",
         "grpc_client.py",
+        "model_behind_envoy.py",
+        "model_gateway.py",
         "resp_client.py",
         "service_client.py",
         "service_store.py",
-    }  # below, and beside this file
+    }  # below, beside this file, and tests/integration/proxies
     assert {path.name for path in EXAMPLES} == {*PRINTED, *elsewhere}
 
 
