@@ -104,8 +104,9 @@ class Victims:
             until = time.monotonic() + seconds
             while time.monotonic() < until:
                 time.sleep(2 * pause * self.rolls.random())
-                self._end(self.rolls.randrange(len(self._running)))
-                self._start()
+                for position in self._dead() or [self.rolls.randrange(len(self._running))]:
+                    self._end(position)
+                    self._start()
         finally:
             while self._running:
                 self._end(0)
@@ -115,6 +116,11 @@ class Victims:
         child = ChildProcess(self.program, path=str(path), seed=self._started, **self.arguments)
         self._running.append((child, path))
         self._started += 1
+
+    def _dead(self) -> list[int]:
+        """The positions of children that have ended, the last one first."""
+        ended = [position for position, (child, _) in enumerate(self._running) if child.process.poll() is not None]
+        return ended[::-1]
 
     def _end(self, position: int) -> None:
         child, path = self._running.pop(position)
