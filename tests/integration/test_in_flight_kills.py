@@ -1,125 +1,72 @@
-"""Processes that hold slots of an in-flight limit and are killed at random: never more holders than slots.
-
-Every slot is free again after its time to live. Checked against the recorded intervals."""
+"""Processes that hold slots of an in-flight limit and are killed at random: see in_flight_kills.py."""
 
 from __future__ import annotations
 
-import json
-import os
-import random
-import signal
-import subprocess
-import sys
+import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from crestgate import Limiter
-from servers.process import GivenServer
-from servers.redis import RedisServer
+from crestgate import AsyncLimiter
+from integration.in_flight_kills import LIMIT, PROOF, SLOTS, TASKS, most_at_once, run, sure_holds
+from integration.in_flight_programs import ENTERED, LEFT, LOST, PROVED, RECORD, hold_from_tasks
+from integration.kill_runs import PROCESSES, STORES, BinaryJournal, read_records, store_url
 
-SLOTS, TTL = 3, 2.0
-LIMIT = f"{SLOTS} concurrent ttl {TTL:g}s"
-SECONDS = 8.0
-PROCESSES = 6
-
-HOLDER = """
-import json, random, sys, time
-from crestgate import Limiter, RateLimitExceeded
-url, limit, path = sys.argv[1:]
-limiter, rolls = Limiter(url, on_store_error="closed"), random.Random(path)
-with open(path, "a", buffering=1) as history:
-    while True:
-        try:
-            with limiter.hold("key", limit, timeout=5) as held:
-                history.write(json.dumps(["enter", time.monotonic()]) + "\\n")
-                time.sleep(3.0 if rolls.random() < 0.02 else 0.02 * rolls.random())
-                history.write(json.dumps(["lost" if held.lost else "leave", time.monotonic()]) + "\\n")
-        except (RateLimitExceeded, TimeoutError):
-            pass
-"""
+SECONDS = 4.0
 
 
-def intervals(history: Path, killed_at: float) -> list[tuple[float, float]]:
-    """When a process held a slot; the last time until it was killed. Holds that were lost do not count."""
-    held: list[tuple[float, float]] = []
-    entered: float | None = None
-    for line in history.read_text().splitlines() if history.exists() else []:
-        try:
-            what, at = json.loads(line)
-        except ValueError:  # killed while it wrote the line
-            break
-        if what == "enter":
-            entered = at
-        elif entered is not None:
-            if what == "leave":
-                held.append((entered, at))
-            entered = None
-    return [*held, (entered, killed_at)] if entered is not None else held
+@pytest.mark.parametrize("kind", STORES)
+def test_killed_holders(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, report: Callable[[str], None]
+) -> None:
+    server = None if kind in ("shared", "sqlite") else request.getfixturevalue(kind).url
+    figures = run(store_url(kind, tmp_path, server), tmp_path, SECONDS)
+    report(str(figures))
+    assert figures["kills"] >= PROCESSES + 2
+    assert figures["granted"] > 2 * SLOTS
 
 
-def most_at_once(held: list[tuple[float, float]]) -> int:
-    edges = sorted([(start, 1) for start, _ in held] + [(end, -1) for _, end in held])
-    most = now = 0
-    for _, change in edges:
-        now += change
-        most = max(most, now)
-    return most
+def test_memory(tmp_path: Path) -> None:
+    """One process has this store, so nobody is killed: as many tasks in it."""
+
+    async def main() -> None:
+        async with AsyncLimiter("memory://", on_store_error="closed") as limiter:
+            journal = BinaryJournal(str(tmp_path / "journal"), RECORD)
+            await hold_from_tasks(limiter, LIMIT, PROCESSES * TASKS, journal, 19, 1.0)
+            assert (await limiter.peek("key", LIMIT)).remaining == SLOTS
+
+    asyncio.run(main())
+    holds = sure_holds(read_records(tmp_path / "journal", RECORD), time.monotonic_ns())
+    assert holds.granted > 2 * SLOTS
+    assert most_at_once(holds.intervals) == SLOTS
 
 
-def check(url: str, folder: Path) -> None:
-    with Limiter(url) as limiter:
-        limiter.peek("key", LIMIT)  # creates the file or the tables
-    rolls = random.Random(19)
-    running: list[tuple[subprocess.Popen[bytes], Path]] = []
-    held: list[tuple[float, float]] = []
-    killed = 0
-
-    def start() -> None:
-        path = folder / f"history-{killed}-{len(running)}"
-        process = subprocess.Popen([sys.executable, "-c", HOLDER, url, LIMIT, str(path)], env=os.environ)
-        running.append((process, path))
-
-    def kill(position: int) -> None:
-        process, path = running.pop(position)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        held.extend(intervals(path, time.monotonic()))
-
-    try:
-        for _ in range(PROCESSES):
-            start()
-        until = time.monotonic() + SECONDS
-        while time.monotonic() < until:
-            time.sleep(0.4 + 0.6 * rolls.random())
-            kill(rolls.randrange(len(running)))
-            killed += 1
-            start()
-    finally:
-        while running:
-            kill(0)
-    ended = time.monotonic()
-    assert killed >= 3
-    assert len(held) >= 20
-    assert most_at_once(held) <= SLOTS
-    with Limiter(url) as limiter:
-        time.sleep(max(0.0, ended + TTL + 0.1 - time.monotonic()))
-        assert limiter.peek("key", LIMIT).remaining == SLOTS
+def test_checker_finds_one_holder_too_many(tmp_path: Path) -> None:
+    """All slots are held at the same time; then a lie is added."""
+    journal = BinaryJournal(str(tmp_path / "journal"), RECORD)
+    for hold in range(SLOTS):
+        journal.write(ENTERED, hold, 100 + hold, 90)
+        journal.write(LEFT, hold, 200 + hold, 0)
+    records = read_records(tmp_path / "journal", RECORD)
+    assert most_at_once(sure_holds(records, 300).intervals) == SLOTS
+    lie = [(ENTERED, SLOTS, 150, 140), (LEFT, SLOTS, 151, 0)]
+    assert most_at_once(sure_holds([*records, *lie], 300).intervals) == SLOTS + 1
+    assert most_at_once(sure_holds([*records, lie[0]], 300).intervals) == SLOTS + 1, "killed while it held"
+    after = [(ENTERED, SLOTS, 200, 190), (LEFT, SLOTS, 201, 0)]
+    assert most_at_once(sure_holds([*records, *after], 300).intervals) == SLOTS, "when the first has left"
 
 
-def test_shared_memory(tmp_path: Path) -> None:
-    check(f"shared://{tmp_path / 'counters'}?timeout_ms=5000", tmp_path)
+def test_checker_counts_what_is_proved() -> None:
+    late = 5 * PROOF
+    assert sure_holds([(ENTERED, 1, 20, 10)], 30).intervals == [(20, 30)], "killed"
+    assert sure_holds([(ENTERED, 1, 20, 10)], late).intervals == [(20, 10 + PROOF)], "stood still"
+    assert sure_holds([(ENTERED, 1, 20, 10), (PROVED, 1, 40, 30)], late).intervals == [(20, 30 + PROOF)]
+    lost = sure_holds([(ENTERED, 1, 20, 10), (LOST, 1, late, 0)], late)
+    assert (lost.intervals, lost.lost) == ([(20, 10 + PROOF)], 1)
 
 
-def test_sqlite(tmp_path: Path) -> None:
-    check(f"sqlite:///{tmp_path / 'counters.db'}?timeout_ms=5000", tmp_path)
-
-
-def test_redis(tmp_path: Path, redis_server: RedisServer | GivenServer) -> None:
-    check(f"{redis_server.url}?prefix=in-flight-{os.getpid()}&timeout_ms=5000", tmp_path)
-
-
-def test_checker_counts_overlaps() -> None:
-    assert most_at_once([(0, 2), (1, 3), (2, 4)]) == 2
-    assert most_at_once([(0, 2), (1, 3), (1.5, 4)]) == pytest.approx(3)
+def test_cut_record_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "journal").write_bytes(RECORD.pack(ENTERED, 1, 2, 1) + b"\0\0\0")
+    assert read_records(tmp_path / "journal", RECORD) == [(ENTERED, 1, 2, 1)]
