@@ -219,7 +219,7 @@ def test_wsgi_slot_is_free_when_the_body_fails_or_the_application_raises() -> No
 @pytest.mark.parametrize("kind", ["plain", "stream", "file"])
 def test_flask_view_holds_until_its_response_is_closed(kind: str) -> None:
     app, gate = site()
-    made = {
+    made: dict[str, Callable[[], Any]] = {
         "plain": lambda: "body",
         "stream": lambda: flask.Response(iter(["bo", "dy"])),
         "file": lambda: flask.send_file(io.BytesIO(b"body"), "text/plain"),
