@@ -71,7 +71,7 @@ def test_slot_is_free_after_errors(style: str, kind: str, message: bytes, limite
         until_free(limiter)
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", ["threads", "loop", "writers"])  # gRPC tells plain functions on a loop nothing of it
 def test_slot_is_free_when_the_client_cancels_a_stream(style: str, limiter: Limiter) -> None:
     service = Service()
     with serve(style, service, [RateLimitInterceptor(limiter, ONE)]) as address, Client(address) as client:
@@ -79,8 +79,6 @@ def test_slot_is_free_when_the_client_cancels_a_stream(style: str, limiter: Limi
         assert next(call) == b"hello"
         assert limiter.peek(ME, ONE).remaining == 0
         call.cancel()
-        if style == "plain":  # gRPC does not tell plain functions on an event loop
-            service.released.set()
         until_free(limiter)
         service.released.set()
 
