@@ -370,7 +370,7 @@ class Naive:
         if state.time > tick + state.limit.ticks:
             until = tick + state.limit.ticks if self._is_loose(state) else None
             return View(state.limit, state.rebased(tick), tick, until)
-        until = state.time + state.limit.ticks if state.loose and self._is_loose(state) else None
+        until = state.time + state.limit.ticks if state.loose else None
         return View(state.limit, state.events, max(tick, state.time), until)
 
     def _ask(self, now: int, cost: int) -> Answer:

@@ -107,7 +107,7 @@ def _rebase(counter: StoredCounter, algorithm: Algorithm, now: i64) -> None:
         if _same_shape(writer, algorithm):
             algorithm.rebase(state, now)
         else:
-            state.rebase(now // writer.tick)
+            writer.rebase_under_other_limit(state, now)
         counter.changed()
 
 

@@ -160,6 +160,10 @@ class Algorithm:
         """Move a state of this shape that needs a rebase to now."""
         state.rebase(now // self.tick)
 
+    def rebase_under_other_limit(self, state: State, now: i64) -> None:
+        """`rebase` by a request of another limit, in a store that may know no more of this one than its numbers."""
+        state.rebase(now // self.tick)
+
     def instant(self, state: State, now: i64) -> i64:
         """The tick at which a state is evaluated: now, but not before the state's own time (see above)."""
         at = now // self.tick

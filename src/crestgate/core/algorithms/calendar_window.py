@@ -5,8 +5,8 @@ A fixed window whose boundaries come from a calendar (core/calendar.py). State: 
 of `time`, and in `b` the end of that window. So whoever reads a state knows how long it counts, without the zone:
 another limit, a store that has no calendar, and clients whose time zone databases differ.
 
-The period, by which a counter that is ahead of the clock is judged, is longer than any window. An end that is further
-than that from the time was left behind by a rebase under another limit: such a state counts for one period.
+The period, by which a counter that is ahead of the clock is judged, is no shorter than any window. A state that is
+rebased by a request of another limit, whose store may not know the calendar, counts for one period.
 """
 
 from __future__ import annotations
@@ -101,6 +101,10 @@ class CalendarWindow(Algorithm):
     def rebase(self, state: State, now: i64) -> None:
         state.rebase(now)
         state.b = self.window(now)[1]
+
+    def rebase_under_other_limit(self, state: State, now: i64) -> None:
+        state.rebase(now)
+        state.b = now + self.period
 
     def count(self, state: State, at: i64) -> tuple[i64, i64]:
         """The count and the end of the window of the tick `at`, a result of `instant`."""
