@@ -1,8 +1,10 @@
-"""Dict with a maximum size, which is cleared when it is full.
+"""Dict with a maximum size: when it is full, the oldest eighth of its entries makes room.
 
-For caches whose keys callers choose: a flood of fresh keys must not grow them without bound, and what is still in use
-is soon cached again. Only a miss pays for the check. Compiled modules look up a BoundedCache as fast as a dict, if it
+For caches whose keys callers choose: a flood of fresh keys must not grow them without bound, and must not cost the
+others all that was cached. Only a miss pays for that. Compiled modules look up a BoundedCache as fast as a dict, if it
 is annotated as `dict`; modules that are not compiled keep a plain dict for hot lookups, and add to it by `add_bounded`.
+
+The oldest are those that were added first. Knowing which were used last would cost every hit a write.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ class BoundedCache(dict[K, V]):
     >>> for number, key in enumerate("abbc"):
     ...     cache[key] = number
     >>> cache
-    {'c': 3}
+    {'b': 2, 'c': 3}
     """
 
     __slots__ = ("max_size",)
@@ -33,13 +35,19 @@ class BoundedCache(dict[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         if len(self) >= self.max_size and key not in self:
-            self.clear()
+            make_room(self)
         dict.__setitem__(self, key, value)
 
 
 def add_bounded(cache: dict[K, V], key: K, value: V, max_size: int) -> V:
-    """Add an entry to a plain dict, which is cleared first when it is full. Returns the value."""
+    """Add an entry to a plain dict, in which the oldest make room when it is full. Returns the value."""
     if len(cache) >= max_size and key not in cache:
-        cache.clear()
+        make_room(cache)
     cache[key] = value
     return value
+
+
+def make_room(cache: dict[K, V]) -> None:
+    """Delete the oldest eighth. Other threads may add or delete meanwhile: the keys are copied in one step."""
+    for key in list(cache)[: len(cache) // 8 + 1]:
+        cache.pop(key, None)
