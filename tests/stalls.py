@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import chain
 from threading import Event, Thread
 from types import TracebackType
 
@@ -31,8 +32,12 @@ class Stalls:
 
     def within(self, start: float, end: float) -> float:
         """The seconds of stalls between two times of `time.monotonic`."""
-        stalls = [*self._stalls, *self._late(time.monotonic())]  # the last may not be recorded yet
-        return sum(min(end, to) - max(start, at) for at, to in stalls if at < end and to > start)
+        seconds = 0.0
+        for at, to in chain(self._late(time.monotonic()), reversed(self._stalls)):  # the last may not be recorded yet
+            if to <= start:
+                break
+            seconds += max(min(end, to) - max(start, at), 0.0)
+        return seconds
 
     def without(self, start: float, end: float) -> float:
         """The seconds between two times, without stalls."""

@@ -170,8 +170,9 @@ def test_disconnected_client_stays_charged(style: str, kind: str, limiter: Limit
         with Client(address) as client:
             if style == "threads":  # whose handlers are not told of it, but may ask
                 until("the server knows", lambda: not service.waiting[0].is_active())
+                service.released.set()
+            assert service.left.wait(20), "a handler on a loop is cancelled"
             service.released.set()
-            assert service.left.wait(20)
             service.entered.clear()
             assert client.call("unary_unary", b"x").remaining == 8, "given back itself, beside what was kept"
     assert limiter.peek(ME, "9/minute").remaining == 8

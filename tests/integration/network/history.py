@@ -44,6 +44,8 @@ class Check(NamedTuple):
     allowed: bool
     remaining: int
     reason: str
+    stalled: float = 0.0
+    """Seconds of it in which the machine did not run the caller's process."""
 
 
 def write(file: str, checks: Iterable[Check]) -> None:

@@ -20,6 +20,7 @@ from crestgate.core.decision import combine
 from crestgate.stores.port import Member, Op, Request
 from integration.child_main import receive, send
 from integration.network.history import Check, write
+from stalls import Stalls
 
 __all__ = ["Target", "work"]
 
@@ -47,6 +48,7 @@ class Load:
         policy: str,
         seed: int,
         file: str,
+        stalls: Stalls,
     ) -> None:
         self.url = url
         self.targets = [Target(*target) for target in targets]
@@ -56,6 +58,7 @@ class Load:
         self.policy: Any = policy
         self.seed = seed
         self.file = file
+        self.stalls = stalls
         self.history: list[Check] = []
         self.stop_event = threading.Event()
         """Set when the test stops the load, if the task has no number of checks."""
@@ -79,7 +82,7 @@ class Load:
     def record(self, target: Target, cost: int, start: float, decision: Decision) -> None:
         end = time.monotonic()
         outcome = decision.allowed, decision.remaining, decision.reason
-        self.history.append(Check(target.key, cost, start, end, *outcome))
+        self.history.append(Check(target.key, cost, start, end, *outcome, self.stalls.within(start, end)))
 
 
 async def check(limiter: AsyncLimiter, target: Target, cost: int) -> Decision:
@@ -131,17 +134,22 @@ def with_threads(load: Load) -> None:
 
 def work() -> None:
     """Run tasks until end of input."""
-    while (task := receive()) is not None:
-        kind = task.pop("kind")
-        load = Load(**task)
-        try:
-            if kind == "tasks":
-                asyncio.run(with_tasks(load))
-            else:
-                with_threads(load)
-        except Exception:  # noqa: BLE001 - sent to the test
-            send(traceback.format_exc())
-            continue
-        with suppress(OSError):  # the test may have ended
-            write(load.file, load.history)
-        send("done")
+    with Stalls() as stalls:
+        while (task := receive()) is not None:
+            work_on(task, stalls)
+
+
+def work_on(task: dict[str, Any], stalls: Stalls) -> None:
+    kind = task.pop("kind")
+    load = Load(**task, stalls=stalls)
+    try:
+        if kind == "tasks":
+            asyncio.run(with_tasks(load))
+        else:
+            with_threads(load)
+    except Exception:  # noqa: BLE001 - sent to the test
+        send(traceback.format_exc())
+        return
+    with suppress(OSError):  # the test may have ended
+        write(load.file, load.history)
+    send("done")

@@ -73,7 +73,10 @@ def test_one_worker_sweeps_while_the_others_do_not(
                 rounds += 1
 
         parts = SimpleNamespace(
-            history=history, worker_snapshots=SimpleNamespace(worker=worker), repository=SimpleNamespace(purge=purge)
+            history=history,
+            worker_snapshots=SimpleNamespace(worker=worker),
+            repository=SimpleNamespace(purge=purge),
+            limiter=SimpleNamespace(reservations=SimpleNamespace(open_existing=lambda: None)),
         )
         made: Any = None
         service = Service(cast(Any, parts), made, made, cast(Any, Publisher()), made, made, None)
