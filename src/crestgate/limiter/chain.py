@@ -128,7 +128,7 @@ class Bound:
         limits = [str(algorithm.limit) for algorithm in self.algorithms if algorithm.holds]
         return ConfigError(
             f"{limits[0]!r} limits what is in flight, and a check releases nothing: use "
-            "`with limiter.hold(key, limits):`, or reserve it with ttl="
+            "`with limiter.hold(key, limits):`, or reserve it with ttl= (POST /api/v1/reservations over HTTP)"
         )
 
     def _decide(self, check: PendingCheck) -> Decision:

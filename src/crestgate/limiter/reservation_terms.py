@@ -144,9 +144,11 @@ def prepare_rule_costs(
     return with_rule_costs(limiter, limiter.prepare_request(Op.TAKE, context, cost), whole)
 
 
-def with_rule_costs(limiter: LimiterCore, check: PendingCheck, costs: Mapping[str, int]) -> PreparedReservation:
+def with_rule_costs(
+    limiter: LimiterCore, check: PendingCheck, costs: Mapping[str, int], *, by_rules: bool = True
+) -> PreparedReservation:
     """The check with a cost for the limits that are named: by rule_id, or a rule's or counter's name. It takes slots of
-    in-flight limits, too."""
+    in-flight limits, too. `by_rules`: the limits come from rules, so a rule may be named that does not match."""
     take_slots(check)
     if any(is_context(member.algorithm) for member in check.members):
         return PreparedReservation(check, [("context",)], costs)
@@ -157,10 +159,10 @@ def with_rule_costs(limiter: LimiterCore, check: PendingCheck, costs: Mapping[st
         names.append(tuple(dict.fromkeys((*_names(member), *(() if rule is None else (rule.name,))))))
         member.cost = next((costs[name] for name in names[-1] if name in costs), member.cost)
     unknown = set(costs).difference(*names)
+    if unknown and by_rules:  # a rule that does not apply to this request costs nothing; others are a mistake
+        unknown -= {name for rule_id, rule in rules.items() for name in (rule_id, rule.name)}
     for name in sorted(unknown):
-        # A rule that does not apply to this request costs nothing; one that does not exist is a mistake.
-        if name not in rules and all(rule.name != name for rule in rules.values()):
-            raise input_error(ValueError, f"costs.{name}", "is not the id or name of a limit of this request")
+        raise input_error(ValueError, f"costs.{name}", "is not the id or name of a limit of this request")
     return PreparedReservation(check, names)
 
 

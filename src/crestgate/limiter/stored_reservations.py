@@ -69,7 +69,11 @@ __all__ = [
 MAX_LIMITS: Final = 100
 """Of one reservation: all of them are decided in one step, and everybody else waits for it."""
 MAX_OPEN: Final = 10_000
-"""Open reservations of one caller."""
+"""Reservations of one caller of a service that are not settled, and did not end more than LATE_US ago."""
+MAX_OPEN_OF_LIBRARY: Final = 1_000_000
+"""The same for all processes that use the store by the library: they are one caller, and no strangers."""
+MAX_ROW_BYTES: Final = 65_536
+"""Of the keys and names in a row: a caller's rows are stored until LATE_US after their end."""
 MAX_CHANGES: Final = 20
 """Attempts to change a row that others change, too."""
 LATE_US: Final = 3_600_000_000
@@ -213,6 +217,7 @@ class StoredReservations:
             raise input_error(
                 ValueError, "limits", f"are {len(check.members)}; a reservation has {MAX_LIMITS} at most: reserve fewer"
             )
+        _check_size(prepared)
         whole_ttl_us = ttl_within_slots(ttl_us, [member.algorithm for member in check.members])
         expires_us = self._now() + whole_ttl_us  # read before slots are taken: it ends before they do
         outcomes = (yield [check])[0] if check.applies else []
@@ -239,14 +244,16 @@ class StoredReservations:
             return Grant(f"none-{token_hex(8)}", expires_us, decision, outcomes)
         row = _row(token_urlsafe(16), owner, 1, Terms("open", on_expiry, expires_us, charges))
         try:
-            added = yield BookCall(self.book, partial(self.book.add, row, MAX_OPEN))
+            max_open = MAX_OPEN if owner else MAX_OPEN_OF_LIBRARY
+            added = yield BookCall(self.book, partial(self.book.add, row, max_open))
         except StoreError:  # perhaps it is in the book all the same, and a sweep gives back: slots must not be twice
             yield from _give_back(check, outcomes, with_slots=on_expiry == "keep")
             raise
         if not added:
             yield from _give_back(check, outcomes)
             raise TooManyReservationsError(
-                f"this caller has {MAX_OPEN:,} open reservations, which is the maximum: settle or release some of them"
+                f"this caller has {max_open:,} reservations that are not settled, which is the maximum: settle or "
+                "release them; those that nobody settles count for an hour after their end"
             )
         return Grant(row.id, expires_us, decision, outcomes)
 
@@ -347,21 +354,34 @@ class StoredReservations:
         return Holder(row.owner, sorted({charge.key for charge in terms.charges}))
 
     def sweep(self, count: int) -> Steps:
-        """Give back what has ended, finish what others have begun, and forget what is over; how many rows."""
+        """Give back what has ended, finish what others have begun, and forget what is over; how many rows are done.
+        A row that fails does not hold up the others; its error is raised after them."""
         now = self._now()
         rows: list[ReservationRow] = yield BookCall(self.book, partial(self.book.due, now, count))
+        done = 0
+        failure: Exception | None = None
         for row in rows:
-            terms = _decode(row)
-            if terms.state == "open" and terms.on_expiry == "release":
-                expiring = terms._replace(state="expiring", actual=[0] * len(terms.charges), since_us=now)
-                taken = _row(row.id, row.owner, row.version + 1, expiring)
-                if (yield BookCall(self.book, partial(self.book.replace, taken))):
-                    yield from self._finish(taken, expiring, with_slots=True)
-            elif terms.state in ("settling", "expiring"):
-                yield from self._finish(row, terms)
-            else:
-                yield BookCall(self.book, partial(self.book.delete, row))
-        return len(rows)
+            try:
+                done += yield from self._sweep_row(row, now)
+            except (StoreError, ValueError) as error:  # ValueError: what a later version may have written
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return done
+
+    def _sweep_row(self, row: ReservationRow, now: int) -> Generator[Step, Any, bool]:
+        """False if the store failed."""
+        terms = _decode(row)
+        if terms.state in ("settling", "expiring"):
+            return (yield from self._finish(row, terms))
+        if terms.state != "open" or terms.on_expiry != "release":
+            yield BookCall(self.book, partial(self.book.delete, row))
+            return True
+        expiring = terms._replace(state="expiring", actual=[0] * len(terms.charges), since_us=now)
+        taken = _row(row.id, row.owner, row.version + 1, expiring)
+        if not (yield BookCall(self.book, partial(self.book.replace, taken))):
+            return True  # somebody else has it
+        return (yield from self._finish(taken, expiring, with_slots=True))
 
     def _find(self, reservation_id: str, owner: str | None) -> Generator[Step, Any, tuple[ReservationRow, Terms]]:
         row: ReservationRow | None = None
@@ -454,6 +474,22 @@ def whole_actual(value: SupportsIndex, field: str) -> int:
 
 def _row(reservation_id: str, owner: str, version: int, terms: Terms) -> ReservationRow:
     return ReservationRow(reservation_id, owner, version, terms.due_us, terms.is_open, terms.encode())
+
+
+def _check_size(prepared: PreparedReservation) -> None:
+    """ValueError, before anything is charged, for keys and names that are too long together."""
+    texts = [
+        (member.key, member.algorithm.name, member.algorithm.label, str(member.algorithm.limit), tuple(names))
+        for member, names in zip(prepared.check.members, prepared.names, strict=False)
+    ]
+    size = len(json.dumps(texts))
+    if size > MAX_ROW_BYTES:
+        raise input_error(
+            ValueError,
+            "limits",
+            f"have {size:,} bytes of keys and names together; a reservation has {MAX_ROW_BYTES:,} at most: use shorter "
+            "ones, or reserve fewer limits",
+        )
 
 
 def _changes(terms: Terms, record: IdempotencyRecord) -> list[Request]:

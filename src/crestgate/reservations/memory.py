@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from crestgate.reservations.port import ReservationBook, ReservationRow
 from crestgate.runtime.fork_safety import fork_safe_lock
@@ -12,6 +12,9 @@ __all__ = ["MemoryBook"]
 
 MAX_CLOSED = 100_000
 """Closed reservations that are remembered; beyond that the oldest are forgotten early."""
+
+SPARE_ENTRIES = 1000
+"""Outdated entries of the heap that are kept in any case."""
 
 
 class MemoryBook(ReservationBook):
@@ -33,7 +36,7 @@ class MemoryBook(ReservationBook):
                 return False
             self._rows[row.id] = row
             self._open[row.owner] += 1
-            heappush(self._due, (row.due_us, row.id))
+            self._push(row)
             return True
 
     def find(self, reservation_id: str) -> ReservationRow | None:
@@ -45,7 +48,7 @@ class MemoryBook(ReservationBook):
             if before is None or before.version != row.version - 1:
                 return False
             self._rows[row.id] = row
-            heappush(self._due, (row.due_us, row.id))
+            self._push(row)
             self._count(row.owner, row.is_open - before.is_open)
             if before.is_open and not row.is_open:
                 self._closed.append(row.id)
@@ -78,6 +81,12 @@ class MemoryBook(ReservationBook):
             self._due.clear()
             self._open.clear()
             self._closed.clear()
+
+    def _push(self, row: ReservationRow) -> None:
+        heappush(self._due, (row.due_us, row.id))
+        if len(self._due) > 2 * len(self._rows) + SPARE_ENTRIES:  # else every change would stay until it is due
+            self._due = [(one.due_us, one.id) for one in self._rows.values()]
+            heapify(self._due)
 
     def _forget_closed(self) -> None:
         while len(self._closed) > MAX_CLOSED:

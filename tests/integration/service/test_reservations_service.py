@@ -160,10 +160,12 @@ def test_only_the_key_that_reserved_settles(service: Service, admin: httpx.Clien
         assert remaining(anyone, "owned") == 200
         own = reserve(admin, "owned-by-admin")
         assert admin.post(f"{ROOT}/{own['id']}/release").status_code == 200
+        assert admin.post(f"{ROOT}/{answer['id']}/extend", json={"ttl": 90}).status_code == 200
         assert admin.post(f"{ROOT}/{answer['id']}/settle", json={"actual": {"tokens": 1}}).status_code == 200
         entries = admin.get("/api/v1/audit", params={"requests": "true"}).json()["entries"]
-        noted = [(entry["action"], entry["subject"]) for entry in entries if "settle" in entry["action"]]
-        assert noted == [("settle", "owned"), ("settle requested", "owned")]
+        for action in ("settle", "extend"):
+            noted = [(entry["action"], entry["subject"]) for entry in entries if action in entry["action"]]
+            assert noted == [(action, "owned"), (f"{action} requested", "owned")]
         assert not any(entry["action"].startswith("release") for entry in entries), "its own is not audited"
         problem(first.post(f"{ROOT}/{answer['id']}/release"), 409)
 
@@ -178,6 +180,7 @@ def test_only_the_key_that_reserved_settles(service: Service, admin: httpx.Clien
         ({"costs": {"tokens": -1}}, "costs.tokens"),
         ({"costs": {"tokens": 2**31}}, "costs.tokens"),
         ({"costs": {"unknown": 1}}, "costs.unknown"),
+        ({"costs": {"Tokens": 1}}, "costs.Tokens"),  # the name of a rule, which does not apply to plans
         ({"costs": [1]}, "costs"),
         ({"costs": {str(n): 1 for n in range(101)}}, "costs"),
         ({"op": "peek"}, "op"),

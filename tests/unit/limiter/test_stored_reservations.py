@@ -11,6 +11,7 @@ import pytest
 from crestgate import AsyncLimiter, ConfigError, Limiter, RateLimitExceeded, StoreError
 from crestgate.errors import ReservationClosedError, TooManyReservationsError, UnknownReservationError
 from crestgate.limiter import stored_reservations
+from crestgate.reservations.memory import MemoryBook
 from crestgate.stores.memory import MemoryStore
 from crestgate.stores.port import Outcome, Request
 from crestgate.testing import FakeClock
@@ -218,7 +219,7 @@ def test_block_ends_as_without_an_id(limiter: Limiter, clock: FakeClock) -> None
 
 
 def test_open_reservations_are_bounded(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_reservations, "MAX_OPEN", 2)
+    monkeypatch.setattr(stored_reservations, "MAX_OPEN_OF_LIBRARY", 2)
     first = limiter.reserve("acme", {"tokens": 1})
     limiter.reserve("acme", {"tokens": 1})
     with pytest.raises(TooManyReservationsError):
@@ -232,6 +233,37 @@ def test_limits_of_a_reservation_are_bounded(limiter: Limiter) -> None:
     many = [(f"{count}/hour", 1) for count in range(10, 111)]
     with pytest.raises(ValueError, match="100 at most"):
         limiter.reserve("acme", many)
+
+
+def test_bytes_of_a_reservation_are_bounded(limiter: Limiter) -> None:
+    key = "é" * 200
+    with pytest.raises(ValueError, match="bytes of keys and names"):
+        limiter.reserve(key, [(f"{count}/hour", 1) for count in range(10, 80)])
+    assert limiter.peek(key, "10/hour").remaining == 10, "nothing was charged"
+
+
+def test_memory_of_changes_is_bounded(limiter: Limiter) -> None:
+    reservation = limiter.reserve("acme", COSTS, ttl=86_400)
+    for _ in range(3000):
+        reservation.extend(86_400)
+    book = limiter.reservations.open().book
+    assert isinstance(book, MemoryBook)
+    assert len(book._due) < 1100
+
+
+def test_row_that_cannot_be_read_does_not_hold_up_the_others(limiter: Limiter, clock: FakeClock) -> None:
+    bad, good = (limiter.reserve("acme", {"tokens": 400}, ttl=10, on_expiry="release") for _ in range(2))
+    book = limiter.reservations.open().book
+    assert isinstance(book, MemoryBook)
+    row = book.find(str(bad.id))
+    assert row is not None
+    assert book.replace(row._replace(version=row.version + 1, body=row.body.replace("1000/hour", "1000/eon")))
+    clock.advance(11)
+    with pytest.raises(ConfigError):
+        limiter.reservations.sweep()
+    assert left(limiter) == 600, "the other was given back"
+    with pytest.raises(ReservationClosedError):
+        good.extend(10)
 
 
 def test_the_same_limit_twice_is_an_error(limiter: Limiter) -> None:

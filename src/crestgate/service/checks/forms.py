@@ -226,7 +226,7 @@ def _plans(limiter: AsyncLimiter, plans: list[str]) -> list[str]:
 def _check_field(check: CheckBody, name: str) -> str:
     """The field of a check that the limiter calls by this name."""
     if not name:
-        return ""
+        return "plans" if check.key is not None else ""
     if check.context is not None and name != "cost":
         return f"context.{name}"
     if name in ("cost", "method") or check.key is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Final, final
 
@@ -82,7 +82,7 @@ class ReservationService:
 
     async def reserve(self, call: CallContext, body: ReservationBody) -> ReservationResponse:
         """Decide a check, and keep what it has charged under an id. Without an id in the response if it is denied."""
-        self._enter(call)
+        self._enter(call, max(len(body.counters or ()), 1))
         checks = self.checks
         now_us = checks.clock.ticks()
         try:
@@ -117,8 +117,10 @@ class ReservationService:
             ttl_us = check_ttl(body.ttl)
         except ValueError as error:
             raise InvalidRequestError(*field_of(error)) from None
-        stored = await self._open()
-        extension: Extension = await self._run(stored.extend(reservation_id, ttl_us, _owner(call)))
+        with self.checks.span(call, "extend"):
+            stored = await self._open()
+            work = self._run(stored.extend(reservation_id, ttl_us, _owner(call)))
+            extension: Extension = await self._audited(call, stored, reservation_id, "extend", work)
         return ExtensionResponse(extension.extended, extension.expires_us / 1_000_000)
 
     async def _settle(
@@ -129,19 +131,29 @@ class ReservationService:
             raise InvalidRequestError("actual", f"names {len(actual)} limits; the maximum is {MAX_COSTS}")
         with self.checks.span(call, "settle"):
             stored = await self._open()
-            holder: Holder | None = await self._run(stored.look_up(reservation_id)) if call.may_write else None
             work = self._run(stored.settle(reservation_id, actual, _owner(call)))
-            if holder is None or holder.owner == call.key_id:
-                settlement: Settlement = await work
-            else:  # of another key: an operator must be able to tell who has done it
-                editor = self.checks.dependencies.editor(call.actor)
-                settlement = await run_to_completion(run_audited(editor, action, holder.keys, work))
+            settlement: Settlement = await self._audited(call, stored, reservation_id, action, work)
         return SettlementResponse(settlement.settled, settlement.late)
 
-    def _enter(self, call: CallContext) -> None:
+    async def _audited(
+        self,
+        call: CallContext,
+        stored: StoredReservations,
+        reservation_id: str,
+        action: str,
+        work: Coroutine[Any, Any, Any],
+    ) -> Any:
+        """Do the work. If the reservation is of another key, an operator must be able to tell who has done it."""
+        holder: Holder | None = await self._run(stored.look_up(reservation_id)) if call.may_write else None
+        if holder is None or holder.owner == call.key_id:
+            return await work
+        editor = self.checks.dependencies.editor(call.actor)
+        return await run_to_completion(run_audited(editor, action, holder.keys, work))
+
+    def _enter(self, call: CallContext, checks: int = 1) -> None:
         if idempotency_key(call.fields) is not None:
             raise InvalidRequestError("Idempotency-Key", "is only valid with checks: a reservation is settled once")
-        self.checks.admit(1)
+        self.checks.admit(checks)
 
     def _prepare(
         self, call: CallContext, body: ReservationBody, now_us: int
@@ -162,7 +174,7 @@ class ReservationService:
             if not 0 <= cost <= MAX_COST:
                 raise InvalidRequestError(f"costs.{name}", f"must be a whole number from 0 to {MAX_COST}, not {cost}")
         check = prepare_check(self.limiter, Op.TAKE, body, now_us, True)
-        return with_rule_costs(self.limiter, check, costs), ()
+        return with_rule_costs(self.limiter, check, costs, by_rules=body.key is None), ()
 
     async def _open(self) -> StoredReservations:
         return await asyncio.to_thread(self.limiter.reservations.open)
