@@ -5,6 +5,7 @@ migrate: {from: mysql://…, to: redis://…, percent: 25}                     #
 rules_store: sqlite:///rules.db           # where rules are written to
 on_store_error: open                      # or closed, or local
 fallback_instances: 1                     # that share out limits under local
+denial_cache: true                        # answer denials that are known to last without the store
 refresh_seconds: 1                        # poll interval for changed rules
 mode: service                             # or embedded
 server: {http: "127.0.0.1:8080", grpc: "127.0.0.1:8081", workers: 4}       # and more: see server.py
@@ -109,6 +110,8 @@ class Settings:
     fallback_instances: int = 1
     """How many of these share out each limit under the policy `local`; the workers of a service count as one."""
     traffic: Traffic = field(default_factory=Traffic)
+    denial_cache: bool = True
+    """Whether a denial that is known to last is answered without the store."""
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -192,6 +195,7 @@ def load_settings(path: str | None, environ: Mapping[str, str]) -> Settings:
         descriptor_files,
         fields.integer("fallback_instances", 1, minimum=1, maximum=MAX_FALLBACK_INSTANCES),
         read_traffic(fields, "traffic"),
+        fields.boolean("denial_cache", True),
     )
     problems += unknown_stores(files.stores_used, fields)
     problems = in_order([*files.problems, *map(main.locate, settings_problems.entries), *problems], files)

@@ -288,15 +288,7 @@ class AsyncLimiter(LimiterCore):
         """Send store requests; where the store fails, `on_store_error` answers."""
         driver = self.driver
         try:
-            if not driver.uses_coalescers:
-                return await driver.apply(batch)
-            coalescer = driver.coalescers.get(asyncio.get_running_loop()) or await driver.open_coalescer()
-            future = coalescer.submit(batch)
-            try:
-                return await future
-            except asyncio.CancelledError:
-                coalescer.abandon(batch, future)
-                raise
+            return await driver.apply(batch)
         except StoreError as error:
             return driver.fallback(error, batch)
 
@@ -330,6 +322,8 @@ class AsyncLimiter(LimiterCore):
         if self.owns_catalog:
             await asyncio.to_thread(self.catalog.close)
         await self.driver.drain()
+        if self.owns_reservations:  # not one that shares the backend of another
+            await self.driver.end_leases()
         if self.owns_store and isinstance(self.store, RemoteStore):
             await self.store.aclose()
         else:

@@ -16,6 +16,8 @@ from crestgate.core.store_names import unknown_store
 from crestgate.errors import ConfigError, StoreClosedError, StoreError
 from crestgate.limiter.background_sender import BackgroundSender
 from crestgate.limiter.failure_policy import FailurePolicy, Fallback, is_answerable
+from crestgate.limiter.lease_sweeper import LeaseSweeper
+from crestgate.limiter.local_decisions import LeaseSteps, LocalDecisions, run_lease_steps
 from crestgate.limiter.outages import OutageWatch
 from crestgate.limiter.thread_coalescer import ThreadCoalescer
 from crestgate.runtime.fork_safety import fork_safe_lock
@@ -86,6 +88,7 @@ class Backend:
         failure: FailurePolicy,
         on_pressure: Callable[[PressureEvent], object] | None,
         observation: Observation | None = None,
+        denial_cache: bool = True,
     ) -> None:
         self.store = store
         self.local: LocalStore | None = store if isinstance(store, LocalStore) else None
@@ -103,9 +106,23 @@ class Backend:
                 failure.outages.store = self.remote
         self.coalescer: ThreadCoalescer | None = ThreadCoalescer(self.remote) if self.remote is not None else None
         """Threads that wait for a remote store share its calls."""
-        self.apply: Callable[[Sequence[Request]], BatchOutcomes] = (
+        self.send: Callable[[Sequence[Request]], BatchOutcomes] = (
             store.apply if self.coalescer is None else self.coalescer.apply
         )
+        """Asks the store."""
+        self.may_lease = (
+            store.waits if isinstance(store, LocalStore) else isinstance(store, RemoteStore) and not store.rules_for({})
+        )
+        """Not in memory, where counters are at hand, and not with a service, which leases by itself."""
+        self.local_decisions: LocalDecisions | None = None
+        """What is decided without the store; None as long as that is nothing."""
+        if self.remote is not None and denial_cache:
+            self.local_decisions = LocalDecisions(store.clock.ticks, True)
+        self.lease_sweeper: LeaseSweeper | None = None
+        self.apply: Callable[[Sequence[Request]], BatchOutcomes] = self.decide
+        """Decides, here or by the store."""
+        if self.local_decisions is None and not self.may_lease:
+            self.apply = self.send
         self.failure = failure
         self.pressure = PressureMonitor(on_pressure)
         self.observation = observation
@@ -126,8 +143,42 @@ class Backend:
                 self.sender.wait(error.deadline)
         return fallback.replies
 
+    def decide(self, batch: Sequence[Request]) -> BatchOutcomes:
+        """Decide a batch without the store, if that is possible, and else by it."""
+        decisions = self.local_decisions
+        if decisions is None:
+            return self.send(batch)
+        replies = decisions.answer(batch)
+        if replies is not None:
+            return replies
+        if decisions.begin(batch):
+            return run_lease_steps(self.lease_steps(batch), self.send)
+        sent_at = decisions.ticks()
+        replies = self.send(batch)
+        decisions.learn(batch, replies, sent_at)
+        return replies
+
+    def lease_steps(self, batch: Sequence[Request]) -> LeaseSteps:
+        """The store calls that decide a batch with leased limits."""
+        assert self.local_decisions is not None
+        if self.lease_sweeper is not None:
+            self.lease_sweeper.start()
+        return self.local_decisions.steps(batch)
+
+    def leases(self, algorithm: Algorithm) -> bool:
+        """Whether this limit is leased. From the first one on, what was not used of slices is given back in time."""
+        if not algorithm.lease or not self.may_lease:
+            return False
+        if self.local_decisions is None:
+            self.local_decisions = LocalDecisions(self.store.clock.ticks, False)
+        if self.lease_sweeper is None:
+            self.lease_sweeper = LeaseSweeper(self.local_decisions, self.send, self.store.clock)
+        return True
+
     def drain(self) -> None:
         """Before the store is closed: wait until what must be given back was sent, one timeout at most."""
+        if self.lease_sweeper is not None:
+            self.lease_sweeper.close()
         if self.sender is not None and self.remote is not None:
             self.sender.wait(time.monotonic() + self.remote.timeout)
 
@@ -146,7 +197,12 @@ class Backend:
         return Fallback([[] for _ in batch], [])
 
     def try_apply(self, batch: Sequence[Request]) -> BatchOutcomes | None:
-        """The outcomes of a local store that answers without waiting; None when it does not, and nothing was done."""
+        """The outcomes that are there without waiting for a store; None when they are not, and nothing was done."""
+        decisions = self.local_decisions
+        if decisions is not None:
+            replies = decisions.answer(batch)
+            if replies is not None or decisions.begin(batch):
+                return replies
         local = self.local
         if local is None:
             return None
@@ -169,6 +225,7 @@ class Backend:
     def check_support(self, algorithm: Algorithm) -> None:
         """Raise ConfigError now, not at the first request, for a limit that the store cannot decide."""
         store = self.store
+        self.leases(algorithm)
         if not isinstance(store, RemoteStore) or store.supports(algorithm):
             return
         if algorithm.holds:

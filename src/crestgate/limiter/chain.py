@@ -55,7 +55,7 @@ class Bound:
         self.warning_threshold = -(-unique[0].capacity // 5)
         self.holds = any(algorithm.holds for algorithm in unique)
         """Whether one of them is an in-flight limit: then it is held, and not checked."""
-        if self.holds:
+        if self.holds or any(backend.leases(algorithm) for algorithm in unique):
             self.local = None
         self.server_side = any(is_server_side(algorithm) for algorithm in unique)
 

@@ -70,6 +70,7 @@ def build_limiter(
             clock=clock,
             on_store_error=settings.on_store_error,
             fallback_instances=settings.fallback_instances,
+            denial_cache=settings.denial_cache,
             on_pressure=on_pressure,
             catalog=catalog,
             observer=observer,

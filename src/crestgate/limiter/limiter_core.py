@@ -89,7 +89,10 @@ class LimiterCore:
         on_pressure: Callable[[PressureEvent], object] | None = None,
         catalog: Catalog | None = None,
         observer: Observer | None = None,
+        denial_cache: bool = True,
     ) -> None:
+        if not isinstance(denial_cache, bool):
+            raise ConfigError(f"denial_cache must be True or False, not {denial_cache!r}")
         if on_pressure is not None and not callable(on_pressure):
             raise ConfigError(f"on_pressure must be a callable that takes a PressureEvent, not {on_pressure!r}")
         if clock is not None and (isinstance(clock, type) or not callable(getattr(clock, "ticks", None))):
@@ -122,7 +125,7 @@ class LimiterCore:
         """Whether only the store knows all limits, and may reject a request."""
         failure = FailurePolicy(on_store_error, self.store.clock, fallback_instances)
         observation = None if observer is None else _observation(observer, self.store)
-        self.backend = Backend(self.store, failure, on_pressure, observation)
+        self.backend = Backend(self.store, failure, on_pressure, observation, denial_cache)
         for algorithm in self.resolver.compiled():
             self.backend.check_support(algorithm)
         self.evaluator: RequestEvaluator | None = None

@@ -7,7 +7,6 @@ used.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -135,7 +134,6 @@ class ObservedLoopDriver(LoopDriver):
 
     def __init__(self, backend: Backend, observation: Observation) -> None:
         super().__init__(backend)
-        self.uses_coalescers = False  # the limiter leaves that to `apply`
         self._observation = observation
 
     async def apply(self, batch: Sequence[Request]) -> BatchOutcomes:
@@ -145,7 +143,7 @@ class ObservedLoopDriver(LoopDriver):
         failure: StoreError | None = None
         try:
             try:
-                replies = await self._apply(batch)
+                replies = await super().apply(batch)
             except StoreError as error:
                 failure = error
                 replies = self.fallback(error, batch)
@@ -155,18 +153,9 @@ class ObservedLoopDriver(LoopDriver):
         observation.called(batch, replies, time.perf_counter() - started, failure)
         return replies
 
-    async def _apply(self, batch: Sequence[Request]) -> BatchOutcomes:
-        if not self._observation.status.remote:
-            self._observation.batch_sent(len(batch))
-            return await super().apply(batch)
-        # As AsyncLimiter.apply does for a limiter without an observer.
-        coalescer = self.coalescers.get(asyncio.get_running_loop()) or await self.open_coalescer()
-        future = coalescer.submit(batch)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            coalescer.abandon(batch, future)
-            raise
+    async def _apply_locally(self, batch: Sequence[Request]) -> BatchOutcomes:
+        self._observation.batch_sent(len(batch))
+        return await super()._apply_locally(batch)
 
 
 class ObservedStore(RemoteStore):

@@ -152,12 +152,12 @@ def finish_checks(checks: Sequence[PendingCheck], replies: BatchOutcomes) -> lis
 
 
 def try_decide(backend: Backend, checks: Sequence[PendingCheck]) -> list[Decision] | None:
-    """Decisions of a local store that answers without waiting; None when it does not, and nothing was done."""
+    """Decisions that are there without waiting for a store; None when they are not, and nothing was done."""
     local = backend.local
-    if local is None:
+    if local is None and backend.local_decisions is None:
         return None
-    takes = _takes(checks)
-    if takes is not None:
+    takes = _takes(checks) if local is not None and backend.local_decisions is None else None
+    if takes is not None and local is not None:
         try:
             taken = local.take_many(takes)
         except StoreError:

@@ -185,6 +185,7 @@ async def open_service(
         settings.store,
         on_store_error=settings.on_store_error,
         fallback_instances=settings.fallback_instances * settings.server.workers,
+        denial_cache=settings.denial_cache,
         on_pressure=watch,
         catalog=catalog,
     )
