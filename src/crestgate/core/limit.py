@@ -42,6 +42,9 @@ class Limit:
     """The unit of a calendar window, such as `month`; None for a period in seconds. See `Limit.calendar`."""
     zone: str | None = field(default=None, kw_only=True)
     """The time zone of a calendar window."""
+    lease: bool = field(default=False, kw_only=True, compare=False)
+    """Whether processes decide from slices that they charge in advance. It changes where this limit is decided, and not
+    what is counted: the same limit without leases has the same counter."""
     period_us: int = field(init=False)
     """The period in whole microseconds, which all arithmetic and equality use."""
     identity: object = field(default_factory=object, init=False, repr=False, compare=False)
@@ -67,6 +70,11 @@ class Limit:
                 object.__setattr__(self, "burst", None)
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
             raise ConfigError(f"a limit's name must be text of at least one character, not {self.name!r}")
+        if not isinstance(self.lease, bool):
+            raise ConfigError.of("lease", f"must be true or false, not {self.lease!r}")
+        if self.lease and not kind.can_lease:
+            leased = ", ".join(name for name, other in ALGORITHMS.items() if other.can_lease)
+            raise ConfigError.of("lease", f"is not possible with {self.algorithm}: there are leases of {leased}")
         build(self, "")  # ConfigError for what cannot be counted exactly
 
     def _check_calendar(self) -> None:
@@ -86,7 +94,9 @@ class Limit:
         object.__setattr__(self, "zone", parse_zone(DEFAULT_ZONE if self.zone is None else self.zone))
 
     @classmethod
-    def calendar(cls, count: int, unit: str, zone: str = DEFAULT_ZONE, *, name: str | None = None) -> Limit:
+    def calendar(
+        cls, count: int, unit: str, zone: str = DEFAULT_ZONE, *, name: str | None = None, lease: bool = False
+    ) -> Limit:
         """`count` requests in each civil minute, hour, day, week (from Monday), month, quarter or year of a time zone.
 
         Its `period` is the longest such window, apart from clock changes: 31 days for a month.
@@ -95,7 +105,7 @@ class Limit:
         True
         """
         period = CALENDAR_UNITS.get(unit, 1) if isinstance(unit, str) else 1
-        return cls(count, period, None, CALENDAR_ALGORITHM, name, unit=unit, zone=zone)
+        return cls(count, period, None, CALENDAR_ALGORITHM, name, unit=unit, zone=zone, lease=lease)
 
     @classmethod
     def parse(cls, text: str) -> Limit:
@@ -158,11 +168,13 @@ class Limit:
 
     def __repr__(self) -> str:
         if self.unit is not None:
-            named = f", name={self.name!r}" if self.name is not None else ""
-            return f"Limit.calendar({self.count}, {self.unit!r}, {self.zone!r}{named})"
+            extra = f", name={self.name!r}" if self.name is not None else ""
+            extra += ", lease=True" if self.lease else ""
+            return f"Limit.calendar({self.count}, {self.unit!r}, {self.zone!r}{extra})"
         extra = f", burst={self.burst}" if self.burst is not None else ""
         extra += f", algorithm={self.algorithm!r}" if self.algorithm != DEFAULT_ALGORITHM else ""
         extra += f", name={self.name!r}" if self.name is not None else ""
+        extra += ", lease=True" if self.lease else ""
         return f"Limit({self.count}, {self.period!r}{extra})"
 
 

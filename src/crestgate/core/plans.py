@@ -35,8 +35,8 @@ INLINE_PREFIX: Final = "inline|"
 prefix: an inline limit never reaches their counters."""
 RESERVED_PREFIXES: Final = ("rule|", "shadow|", INLINE_PREFIX)
 
-LimitFields: TypeAlias = "tuple[int, int, int | None, str, str | None, str | None, str | None]"
-"""What identifies a limit's counter: count, period in microseconds, burst, algorithm, name, calendar unit and zone."""
+LimitFields: TypeAlias = "tuple[int, int, int | None, str, str | None, str | None, str | None, bool]"
+"""What a limit compiles from: count, period in microseconds, burst, algorithm, name, calendar unit and zone, lease."""
 
 
 def reusable(limits: Limits) -> Limits:
@@ -145,7 +145,10 @@ class Resolver:
 
     def _compile_limit(self, limit: Limit) -> tuple[Algorithm, ...]:
         """The first use of this object; an equal one with the same name has the same algorithm."""
-        fields = (limit.count, limit.period_us, limit.burst, limit.algorithm, limit.name, limit.unit, limit.zone)
+        fields = (
+            *(limit.count, limit.period_us, limit.burst, limit.algorithm, limit.name),
+            *(limit.unit, limit.zone, limit.lease),
+        )
         compiled = self.cache.get(fields)
         if compiled is None:
             compiled = add_bounded(self.cache, fields, (build(limit, limit.name or str(limit)),), MAX_CACHED)

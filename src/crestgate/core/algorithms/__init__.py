@@ -41,6 +41,8 @@ class AlgorithmKind(NamedTuple):
 
     build: Callable[[Limit, str], Algorithm]
     takes_burst: bool
+    can_lease: bool = False
+    """Whether a slice of a limit can be charged in advance without admitting more than the algorithm does."""
 
 
 def _fixed_window(limit: Limit, name: str) -> Algorithm:
@@ -50,12 +52,12 @@ def _fixed_window(limit: Limit, name: str) -> Algorithm:
 
 
 ALGORITHMS: dict[str, AlgorithmKind] = {
-    "token_bucket": AlgorithmKind(TokenBucket, takes_burst=True),
+    "token_bucket": AlgorithmKind(TokenBucket, takes_burst=True, can_lease=True),
     "leaky_bucket": AlgorithmKind(LeakyBucket, takes_burst=True),
-    "fixed_window": AlgorithmKind(_fixed_window, takes_burst=False),
+    "fixed_window": AlgorithmKind(_fixed_window, takes_burst=False, can_lease=True),
     "sliding_window_log": AlgorithmKind(SlidingWindowLog, takes_burst=False),
     "sliding_window_counter": AlgorithmKind(SlidingWindowCounter, takes_burst=False),
-    "gcra": AlgorithmKind(Gcra, takes_burst=True),
+    "gcra": AlgorithmKind(Gcra, takes_burst=True, can_lease=True),
     CONCURRENCY: AlgorithmKind(SlidingWindowLog, takes_burst=False),
 }
 BUILT_IN: Final = tuple(ALGORITHMS)

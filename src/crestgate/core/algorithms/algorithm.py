@@ -61,6 +61,8 @@ class Algorithm:
     """The name of the store that its counters are in; None for the limiter's own."""
     in_headers: bool
     """Whether the headers of responses show this limit."""
+    lease: bool
+    """Whether processes may decide from slices that they have charged in advance."""
     capacity: i64
     """Maximum use at one time, in requests."""
     ceiling: i64
@@ -100,6 +102,7 @@ class Algorithm:
         self.endpoint = None
         self.store = None
         self.in_headers = True
+        self.lease = limit.lease
         self.capacity = capacity
         self.ceiling = capacity if capacity else -1
         self.tick = tick

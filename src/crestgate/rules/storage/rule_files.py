@@ -25,7 +25,16 @@ __all__ = ["INCLUDE", "SETTINGS", "RuleFiles", "in_order", "path_state", "read_r
 
 INCLUDE = "include"
 SETTINGS = (
-    *("store", "migrate", "stores", "rules_store", "on_store_error", "fallback_instances", "denial_cache", "refresh_seconds"),
+    *(
+        "store",
+        "migrate",
+        "stores",
+        "rules_store",
+        "on_store_error",
+        "fallback_instances",
+        "denial_cache",
+        "refresh_seconds",
+    ),
     *("mode", "server", "headers", "metrics", "logs", "tracing", "traffic", "pressure", "deprecated", "envoy"),
 )
 """Settings that a main file may have besides rules. They are read by config, and only accepted here."""
