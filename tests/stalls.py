@@ -39,6 +39,10 @@ class Stalls:
             seconds += max(min(end, to) - max(start, at), 0.0)
         return seconds
 
+    def longest(self) -> float:
+        """The longest stall so far, in seconds."""
+        return max((to - at for at, to in chain(self._late(time.monotonic()), self._stalls)), default=0.0)
+
     def without(self, start: float, end: float) -> float:
         """The seconds between two times, without stalls."""
         return end - start - self.within(start, end)
