@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import children, environments, machine
-from benchmarks.page import table
+from benchmarks.formatting import table
 
 __all__ = ["ImportResults", "measure", "targets", "write"]
 

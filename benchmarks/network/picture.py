@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.network.results import REQUIRED_PER_SECOND, Aim, Measured, Results, aims
+from benchmarks.aims import Aim
+from benchmarks.network.results import REQUIRED_PER_SECOND, Measured, Results, aims
 from benchmarks.picture import COLOURS, INK
 
 __all__ = ["OURS", "SINGLE", "THEIRS", "draw", "figure", "frame", "targets"]
