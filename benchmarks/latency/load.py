@@ -78,14 +78,15 @@ class _Turn:
             self.poll.register(number, select.EPOLLIN)
         self.latencies: list[float] = []
         self.delays: list[float] = []
-        self.under_way = 0
+        """How much later than planned this process came to each request."""
+        self.under_way = self.sent = 0
 
     def close(self) -> None:
         self.poll.close()
         for link in self.sockets:
             link.close()
 
-    def write(self, planned: Sequence[float], now: float) -> int:
+    def write(self, planned: Sequence[float]) -> int:
         """Send as many of them as connections have room for; the number."""
         sent = full = 0
         pieces: dict[socket.socket, list[bytes]] = {}
@@ -95,13 +96,13 @@ class _Turn:
             self.free.rotate(-1)
             if connection.room() > 0:
                 pieces.setdefault(link, []).append(connection.request(next(self.bodies), planned[sent]))
-                self.delays.append(now - planned[sent])
                 sent, full = sent + 1, 0
             else:
                 full += 1
         for link, requests in pieces.items():
             link.sendall(b"".join(requests))
         self.under_way += sent
+        self.sent += sent
         return sent
 
     def read(self, timeout: float) -> list[float]:
@@ -132,7 +133,7 @@ def send(order: Order) -> dict[str, Any]:
     delays = sorted(turn.delays)
     return {
         "calls": counted,
-        "sent": len(turn.delays),
+        "sent": turn.sent,
         "seconds": ended - began,
         "histogram": bucket_counts(taken * 1e6 for taken in turn.latencies),
         "late_p99": delays[int(len(delays) * 0.99)] * 1e6 if order.rate else 0.0,
@@ -155,9 +156,10 @@ def _at_rate(turn: _Turn) -> tuple[float, float, int]:
         if now > order.seconds + PATIENCE_SECONDS:
             raise FailedCallError(f"{len(times) - answered} of {len(times)} requests were not answered in time")
         while due < len(times) and times[due] <= now:
+            turn.delays.append(now - times[due])
             due += 1
         while sent < due:
-            written = turn.write(times[sent : min(due, sent + 1000)], now)
+            written = turn.write(times[sent : min(due, sent + 1000)])
             sent += written
             if not written:
                 break
@@ -177,7 +179,7 @@ def _without_pause(turn: _Turn) -> tuple[float, float, int]:
     while now < end:
         free = order.in_flight - turn.under_way
         while free > 0:
-            written = turn.write([now] * free, now)
+            written = turn.write([now] * free)
             free -= written
             if not written:
                 break

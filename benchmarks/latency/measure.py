@@ -35,7 +35,7 @@ class Pace:
     seconds: float
 
 
-REAL, QUICK = Pace(4, 1.5), Pace(2, 0.5)
+REAL, QUICK = Pace(3, 1.5), Pace(2, 0.3)
 
 
 @dataclass(frozen=True)

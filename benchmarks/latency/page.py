@@ -18,9 +18,9 @@ sent meanwhile, and their waiting counts (coordinated omission)."""
 
 READING = """\
 “Capacity” is the rate without a pause, and the processor time is the service's for one request then. p50, p99 and p99.9
-are over the requests of all turns; in brackets the lowest and the highest p99 of a turn. “Sent late” is the 99th
-percentile of how much later than planned the client sent a request: where it is not far below the latencies, the client
-was the one who was too slow."""
+are over the requests of all turns; in brackets the lowest and the highest p99 of a turn. “Client late” is the 99th
+percentile of how much later than planned the client came to a request (not counting that it waited for a connection):
+where it is not far below the latencies, the client was too slow."""
 
 METHOD = """\
 - {date}. {machine}.
@@ -50,7 +50,7 @@ def write(results: Results) -> str:
     if aims(results):
         parts += ["## Targets of latency, met or missed", targets(results)]
     parts += ["## Latency by store and protocol", READING]
-    parts.append(table(["", "rate", "calls/s", "p50 ms", "p99 ms", "p99.9 ms", "sent late, ms"], _rows(results)))
+    parts.append(table(["", "rate", "calls/s", "p50 ms", "p99 ms", "p99.9 ms", "client late, ms"], _rows(results)))
     parts += ["## How latency was measured", _method(results), NOT_SAID]
     return "\n\n".join(parts) + "\n"
 

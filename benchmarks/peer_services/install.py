@@ -32,8 +32,8 @@ RATELIMIT = Program(
 )
 GUBERNATOR = Program("gubernator", "github.com/gubernator-io/gubernator/v2/cmd/gubernator", "v2.13.0")
 NOT_PACKAGED = """\
-limitador: its server is in no registry, only its library (crates.io: limitador 0.14.0). The targets beside it, over
-gRPC in memory and over HTTP, are not measured here."""
+limitador: its server is not packaged, only its library is. The targets beside it, over gRPC in memory and over HTTP, are
+not measured here."""
 
 
 class NotInstalledError(Exception):
@@ -58,6 +58,12 @@ def install_program(root: Path, program: Program) -> Path:
         except subprocess.TimeoutExpired:
             raise NotInstalledError(f"{program.name}: not installed within {INSTALL_SECONDS} s") from None
     if process.returncode != 0 or not executable.exists():
-        last = written.decode(errors="replace").strip().splitlines()[-1:] or ["go said nothing"]
-        raise NotInstalledError(f"{program.name}: {last[0]}")
+        raise NotInstalledError(f"{program.name} {program.version}: {_reason(written.decode(errors='replace'))}")
     return executable
+
+
+def _reason(output: str) -> str:
+    """The last line of the installer, without addresses."""
+    lines = output.strip().splitlines() or ["nothing was said"]
+    what = "its checksum could not be verified" if "verifying module" in lines[-1] else "it could not be installed"
+    return f"{what} ({lines[-1].rpartition(': ')[2]})"

@@ -83,7 +83,7 @@ def test_targets_beside_other_services() -> None:
 def test_page_without_other_services_says_so() -> None:
     text = peers_page.write(peers_run(installed=False))
     assert "no other service could be installed" in text
-    assert "limitador: its server is in no registry" in text
+    assert "limitador: its server is not packaged" in text
 
 
 @pytest.mark.parametrize(("last", "met"), [(2.4, True), (2.5, False)])

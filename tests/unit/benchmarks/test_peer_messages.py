@@ -46,7 +46,19 @@ def test_program_that_cannot_be_installed_says_why(tmp_path: Path, monkeypatch: 
     failing = tmp_path / "go"
     failing.write_text("#!/bin/sh\necho 'go: no such module' >&2\nexit 1\n")
     failing.chmod(0o755)
-    with pytest.raises(install.NotInstalledError, match="gubernator: go: no such module"):
+    with pytest.raises(install.NotInstalledError, match=r"it could not be installed \(no such module\)"):
+        install.install_program(tmp_path, install.GUBERNATOR)
+
+
+def test_program_whose_checksum_is_unknown_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its verification is not turned off."""
+    failing = tmp_path / "go"
+    failing.write_text(
+        "#!/bin/sh\necho 'go: a@v1: verifying module: reading https://sum/a: 404 Not Found' >&2\nexit 1\n"
+    )
+    failing.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(install.NotInstalledError, match=r"checksum could not be verified \(404 Not Found\)$"):
         install.install_program(tmp_path, install.GUBERNATOR)
 
 
