@@ -41,21 +41,14 @@ def _panel(axes: Any, stores: dict[str, Times], title: str) -> None:
             first = times[next(iter(times))]
             ratios = [growth(mine, first) for mine in times.values()]
             sizes = [int(size) for size in times]
-            axes.plot(sizes, [one.median for one in ratios], "o-", color=colour, linewidth=1.6, markersize=4)
+            label = f"{name}: {median(first):.2f} µs"
+            medians = [one.median for one in ratios]
+            axes.plot(sizes, medians, "o-", color=colour, linewidth=1.6, markersize=4, label=label)
             axes.fill_between(
                 sizes, [one.low for one in ratios], [one.high for one in ratios], color=colour, alpha=0.2, linewidth=0
             )
-            label = f"{name} ({median(first):.2f} µs)"
-            axes.annotate(
-                label,
-                (sizes[-1], ratios[-1].median),
-                xytext=(-4, 5),
-                textcoords="offset points",
-                ha="right",
-                color=INK,
-                fontsize=8,
-            )
     axes.set_ylim(0)
+    axes.legend(loc="upper left", frameon=False, fontsize=8, labelcolor=INK)
     axes.set_title(title, loc="left", color=INK, fontsize=11)
     axes.tick_params(colors=INK)
     for side in ("top", "right"):

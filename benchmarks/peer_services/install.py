@@ -32,8 +32,8 @@ RATELIMIT = Program(
 )
 GUBERNATOR = Program("gubernator", "github.com/gubernator-io/gubernator/v2/cmd/gubernator", "v2.13.0")
 NOT_PACKAGED = """\
-limitador: its server is not packaged, only its library is. The targets beside it, over gRPC in memory and over HTTP, are
-not measured here."""
+limitador: its server is not packaged, only its library is. The targets beside it, over gRPC in memory and over HTTP,
+are not measured here."""
 
 
 class NotInstalledError(Exception):
