@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.children import child, environment
 
-__all__ = ["BUILDS", "InstallError", "installed", "prepare", "python"]
+__all__ = ["BUILDS", "MARK", "InstallError", "installed", "is_installed", "prepare", "python", "source_digest"]
 
 BUILDS = ("compiled", "pure")
 DRAWING = "matplotlib"
@@ -24,7 +24,7 @@ _AT_THE_TOP = shutil.ignore_patterns(".*", "build", "dist", "tests", "docs", "be
 _ANYWHERE = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
 
 
-_MARK = "installed.sha256"
+MARK = "installed.sha256"
 """Holds what was installed into an environment, and is there only when that was finished."""
 
 
@@ -47,11 +47,11 @@ def prepare(root: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="crestgate-bench-") as temporary:
         original = Path(temporary) / "original"
         _copy_source(root, original)
-        digest = _digest(original, wanted)
+        digest = source_digest(original, wanted)
         for build in BUILDS:
-            mark = folder(root, build) / _MARK
-            if _is_current(root, build) and mark.exists() and mark.read_text() == digest:
+            if is_installed(root, build, digest):
                 continue
+            mark = folder(root, build) / MARK
             mark.unlink(missing_ok=True)
             if not _is_current(root, build):
                 shutil.rmtree(folder(root, build), ignore_errors=True)
@@ -88,7 +88,13 @@ def _copy_source(root: Path, copy: Path) -> None:
     shutil.copytree(root, copy, ignore=not_source)
 
 
-def _digest(source: Path, wanted: list[str]) -> str:
+def is_installed(root: Path, build: str, digest: str) -> bool:
+    """Whether this source was installed, to its end, into an environment that is still complete."""
+    mark = folder(root, build) / MARK
+    return _is_current(root, build) and mark.exists() and mark.read_text() == digest
+
+
+def source_digest(source: Path, wanted: list[str]) -> str:
     """Of all files of the source, and of what it is compared with."""
     found = hashlib.sha256("\n".join(wanted).encode())
     for path in sorted(source.rglob("*")):

@@ -51,6 +51,8 @@ library in memory are the time of a call; with Redis and databases those of call
 those at half of its capacity, from the time that a request should have been sent. Those of batches are of a service
 that is asked as fast as it answers."""
 
+NOT_YET = "Not measured yet: `make bench` writes this."
+
 RATIOS = "How many times as much as others, in the same run: the fastest one where there are several."
 
 FLOORS = "What a check costs beside the least that its way to the answer can cost, with nothing to decide."
@@ -62,11 +64,14 @@ def write(summaries: Mapping[str, Summary], cores: str, pages: Path) -> str:
     quick = [name for name, one in summaries.items() if one.quick]
     if quick:
         parts.append(f"**Quick trials with few and short rounds, to be measured again: {', '.join(quick)}.**")
-    parts += ["## What it means for you", OFFER, _offers(summaries)]
-    parts += ["## Beside others", RATIOS, _ratios(summaries)]
-    parts += ["## Beside the least that is possible", FLOORS, _floors(summaries)]
-    parts += ["## Targets, met or missed", *_targets(summaries)]
-    parts += ["![Targets, and what was measured](benchmarks.svg)"]
+    sections: list[tuple[str, Iterable[str]]] = [
+        ("What it means for you", [OFFER, _offers(summaries)]),
+        ("Beside others", [RATIOS, _ratios(summaries)]),
+        ("Beside the least that is possible", [FLOORS, _floors(summaries)]),
+        ("Targets, met or missed", _targets(summaries)),
+    ]
+    for heading, texts in sections:
+        parts += [f"## {heading}", *(texts if summaries else [NOT_YET])]
     parts += ["## All figures", _details(summaries, pages)]
     return "\n\n".join(parts) + "\n"
 
@@ -136,6 +141,7 @@ def _targets(summaries: Mapping[str, Summary]) -> Iterable[str]:
     missed = [aim for aim in aims if not aim.met]
     yield f"Of {len(aims)} targets, {len(aims) - len(missed)} are met and {len(missed)} missed."
     yield targets_table([*missed, *(aim for aim in aims if aim.met)])
+    yield "![Targets, and what was measured](benchmarks.svg)"
     gaps = [" ".join(gap.split()) for summary in summaries.values() for gap in summary.gaps]
     if gaps:
         yield "Not measured:\n\n" + "\n".join(f"- {gap}" for gap in gaps)

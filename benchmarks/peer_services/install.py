@@ -11,7 +11,7 @@ from benchmarks.children import child
 
 __all__ = ["GUBERNATOR", "NOT_PACKAGED", "RATELIMIT", "NotInstalledError", "Program", "install_program"]
 
-INSTALL_SECONDS = 900
+INSTALL_SECONDS = 600
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class Pace:
     seconds: float
 
 
-REAL, QUICK = Pace(5, 1.0), Pace(2, 0.5)
+REAL, QUICK = Pace(4, 1.0), Pace(2, 0.3)
 
 
 @dataclass(frozen=True)

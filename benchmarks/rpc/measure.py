@@ -38,7 +38,7 @@ class Pace:
     seconds: int
 
 
-REAL, QUICK = Pace(9, 1), Pace(2, 1)
+REAL, QUICK = Pace(7, 1), Pace(2, 1)
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,12 @@ def test_front_page_begins_with_what_users_get(tmp_path: Path) -> None:
     assert "HTTP, tape: too slow" in text
 
 
+def test_front_page_without_a_run_has_its_headings(tmp_path: Path) -> None:
+    text = front_page.write({}, "2", tmp_path)
+    assert text.count("Not measured yet") == 4
+    assert "benchmarks.svg" not in text
+
+
 def test_front_page_names_missed_targets_first(tmp_path: Path) -> None:
     measured = Spread(2.0, 1.0, 3.0)
     aims = [at_least("one", measured, 1.0), at_least("two", measured, 3.0), at_most("three", measured, 4.0)]
