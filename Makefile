@@ -95,7 +95,7 @@ servers: python
 bench: servers
 	@$(PYTHON) -m tools.system_packages load
 	$(PYTHON) benchmarks/run.py $(BENCH)
-	@case "$(BENCH)" in "") $(MAKE) --no-print-directory h2spec ;; esac
+	@case "$(BENCH)" in ""|*"--only rpc"*) $(MAKE) --no-print-directory h2spec ;; esac
 
 # Every store under every fault, checked against the bounds that docs/reliability.md states; writes its results there. Takes
 # hours: CHAOS="--all --store redis --seconds 5" runs some of it, CHAOS="--all --resume --soak 600" goes on after an interruption.

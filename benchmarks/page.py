@@ -12,7 +12,7 @@ from benchmarks.candidates import ALGORITHMS
 from benchmarks.figures import FORMS, Build, Contest, Results, Spread
 from benchmarks.formatting import table, targets_table
 
-__all__ = ["aims", "targets", "write"]
+__all__ = ["aims", "table", "targets", "write"]
 
 MEMORY_AIM, DENIED_AIM, SHARED_AIM = 15.0, 6.0, 25.0
 """How many times faster than the fastest peer: in memory, in memory when denied, in shared memory than in Redis."""

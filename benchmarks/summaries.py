@@ -25,6 +25,7 @@ __all__ = ["OFFERS", "frameworks", "growth", "latency", "machine", "network", "p
 
 IN_MEMORY, IN_SHARED = "library, `memory://`", "library, `shared://`"
 IN_REDIS, IN_REDIS_MANY = "library, Redis, 100 asyncio callers", "library, Redis, 1,000 asyncio callers"
+IN_REDIS_LEASED = "library, Redis, 100 asyncio callers, with leases"
 IN_MARIADB, IN_POSTGRESQL = "library, MariaDB, 100 asyncio callers", "library, PostgreSQL, 100 asyncio callers"
 BATCHES = f"service over HTTP, batches of {BATCH}, shared memory"
 SERVED = {
@@ -32,7 +33,17 @@ SERVED = {
     for protocol, name in (("grpc", "gRPC"), ("http", "HTTP"))
     for store, where in (("memory", "`memory://`"), ("shared", "shared memory"), ("redis", "Redis"))
 } | {("http", "mariadb"): "service over HTTP, MariaDB with full durability"}
-OFFERS = (IN_MEMORY, IN_SHARED, IN_REDIS, IN_REDIS_MANY, IN_MARIADB, IN_POSTGRESQL, *SERVED.values(), BATCHES)
+OFFERS = (
+    IN_MEMORY,
+    IN_SHARED,
+    IN_REDIS,
+    IN_REDIS_MANY,
+    IN_REDIS_LEASED,
+    IN_MARIADB,
+    IN_POSTGRESQL,
+    *SERVED.values(),
+    BATCHES,
+)
 """In the order of the page."""
 
 
@@ -72,11 +83,12 @@ def network(results: network_results.Results) -> Summary:
     places = (
         ("redis", "Crestgate token_bucket", IN_REDIS),
         ("1,000 callers", "Crestgate", IN_REDIS_MANY),
+        ("redis", "Crestgate with leases", IN_REDIS_LEASED),
         ("mariadb", "Crestgate, 100 tasks", IN_MARIADB),
         ("postgresql", "Crestgate, 100 tasks", IN_POSTGRESQL),
     )
     for name, label, what in places:
-        if name in outcomes:
+        if name in outcomes and outcomes[name].has(label):
             outcome = outcomes[name]
             one = outcome[label]
             p50, p99 = one.median("p50"), one.median("p99")

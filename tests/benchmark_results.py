@@ -88,7 +88,12 @@ def network_run() -> network_results.Results:
         measured = [
             network_results.Measured(
                 entry,
-                [NetworkTurn(90_000.0 if entry.library == "crestgate" else 10_000.0, 1000.0, 2000.0)] * ROUNDS,
+                [
+                    NetworkTurn(
+                        90_000.0 if entry.library in ("crestgate", "crestgate leased") else 10_000.0, 1000.0, 2000.0
+                    )
+                ]
+                * ROUNDS,
             )
             for entry in contest.entries("redis://127.0.0.1")
         ]

@@ -49,6 +49,7 @@ def redis(url: str) -> list[Entry]:
         *ours,
         replace(default, label="Crestgate plain Python", build="pure"),
         replace(default, label="Crestgate on uvloop", loop="uvloop"),
+        replace(default, label="Crestgate with leases", library="crestgate leased"),
         replace(default, label="Crestgate one by one", library="crestgate one by one"),
         *theirs,
         Entry("limits on coredis fixed_window", "limits on coredis", url, "fixed_window"),
@@ -60,7 +61,8 @@ def redis(url: str) -> list[Entry]:
 def one_key(url: str) -> list[Entry]:
     """The same on one contended key, and Crestgate once more on a thousand."""
     default = Entry("Crestgate, 1,000 keys", "crestgate", url)
-    return [default, *[replace(entry, keys=1) for entry in _fastest(url)]]
+    leased = replace(default, label="Crestgate with leases", library="crestgate leased")
+    return [default, *[replace(entry, keys=1) for entry in (*_fastest(url), leased)]]
 
 
 def thousand_callers(url: str) -> list[Entry]:

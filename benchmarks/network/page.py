@@ -29,7 +29,8 @@ trips and into waiting for a disk, so what counts is how many checks share one o
 REDIS = """\
 A hundred tasks of one process check without a pause, on 1,000 keys in rotation. Each peer appears with every algorithm
 that it has on an asynchronous Redis store. “Crestgate one by one” is the same store without batches: each check is a
-call of its own, on as many connections as there are tasks."""
+call of its own, on as many connections as there are tasks. “Crestgate with leases” takes slices of the limit in
+advance, and decides most checks in its own process (`lease=True`); the limit holds for all processes together."""
 
 SEQUENCE = """\
 One caller that waits for each answer, so nothing can be shared: what a check costs beyond the call that it cannot do

@@ -62,7 +62,7 @@ def draw(results: Results, path: Path) -> None:
 
 def _rates(axes: Any, named: Sequence[tuple[str, Measured]], title: str) -> None:
     """A bar for each contender: Crestgate, Crestgate one by one, and the others, each in its own colour."""
-    colours = {"crestgate": OURS, "crestgate one by one": SINGLE}
+    colours = {"crestgate": OURS, "crestgate leased": OURS, "crestgate one by one": SINGLE}
     rates = [one.median("per_second") for _, one in named]
     axes.barh(range(len(named)), rates, height=0.7, color=[colours.get(one.entry.library, THEIRS) for _, one in named])
     for row, rate in enumerate(rates):
