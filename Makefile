@@ -58,7 +58,7 @@ doctest: $(VENV)/.ready
 # What is never compiled, what has classes in place of compiled ones, what waits for proxies and databases more than it
 # computes, and what stops at every line: tested once, from the source.
 SOURCE_ONLY := tests/servers tests/model \
-	$(addprefix tests/unit/,chaos cli config deploy history locks loader retry rules/storage service/admin service/auth \
+	$(addprefix tests/unit/,benchmarks chaos cli config deploy history locks loader retry rules/storage service/admin service/auth \
 		service/dashboard stores/migrating stores/test_memory_chains.py tools) \
 	$(addprefix tests/integration/,deploy proxies rules service/dashboard test_chaos_short.py test_migration_kills.py \
 		test_locks.py test_locks_faults.py test_retry_http.py test_shared_killed_lines.py)
@@ -89,8 +89,9 @@ compiled: servers compile-for-tests
 servers: python
 	@$(PYTHON) -m tools.system_packages servers
 
-# Side by side with other libraries; writes docs/benchmarks*.md and their charts. BENCH="--only network" runs one part.
-# wrk and h2load ask the service; where they cannot be installed, the other parts do without, and its own say so.
+# Side by side with other libraries and services; writes docs/benchmarks*.md and their charts. BENCH="--only network" runs
+# one part, BENCH=--install only installs what is compared. wrk and h2load ask the service; where they cannot be installed,
+# the other parts do without, and their own say so. Services in Go are installed where there is Go.
 bench: servers
 	@$(PYTHON) -m tools.system_packages load
 	$(PYTHON) benchmarks/run.py $(BENCH)

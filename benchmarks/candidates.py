@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ALGORITHMS", "MEMORY_PEERS", "REDIS_PEERS", "Contender", "Setup", "make"]
+__all__ = ["ALGORITHMS", "MEMORY_PEERS", "NOTHING", "REDIS_PEERS", "Contender", "Setup", "make"]
 
 ALGORITHMS = (
     "token_bucket",
@@ -21,6 +21,8 @@ ALGORITHMS = (
     "sliding_window_counter",
     "sliding_window_log",
 )
+
+NOTHING = "an empty call"
 
 MEMORY_PEERS: dict[str, tuple[str, ...]] = {
     "token_bucket": ("throttled-py", "pyrate-limiter"),
@@ -60,6 +62,8 @@ class Setup:
     store: str
     amount: int
     period: str
+    form: str = "bound"
+    """How Crestgate is called: with limits prepared once (bound), as an object or as a text."""
 
 
 @dataclass(frozen=True)
@@ -71,21 +75,51 @@ class Contender:
 
 
 def make(setup: Setup) -> Contender:
-    makers = {"crestgate": _crestgate, "limits": _limits, "throttled-py": _throttled, "pyrate-limiter": _pyrate}
+    makers = {
+        NOTHING: _nothing,
+        "crestgate": _crestgate,
+        "limits": _limits,
+        "throttled-py": _throttled,
+        "pyrate-limiter": _pyrate,
+    }
     return makers[setup.library](setup)
 
 
 def _crestgate(setup: Setup) -> Contender:
-    from crestgate import Limiter
+    from crestgate import Limit, Limiter
 
-    bound = Limiter(setup.store).bind(f"{setup.amount}/{setup.period} using {setup.algorithm}")
-    check = bound.check
+    text = f"{setup.amount}/{setup.period} using {setup.algorithm}"
+    limiter = Limiter(setup.store)
+    if setup.form == "bound":
+        bound_check = limiter.bind(text).check
+
+        def sweep_bound(keys: Sequence[str]) -> None:
+            for key in keys:
+                bound_check(key)
+
+        return Contender(sweep_bound, lambda key: bound_check(key).allowed)
+
+    limits = text if setup.form == "text" else Limit.parse(text)
+    check = limiter.check
+
+    def sweep(keys: Sequence[str]) -> None:
+        for key in keys:
+            check(key, limits)
+
+    return Contender(sweep, lambda key: check(key, limits).allowed)
+
+
+def _nothing(setup: Setup) -> Contender:
+    """The least that a call costs: a function that does nothing."""
+
+    def check(key: str) -> bool:
+        return True
 
     def sweep(keys: Sequence[str]) -> None:
         for key in keys:
             check(key)
 
-    return Contender(sweep, lambda key: check(key).allowed)
+    return Contender(sweep, lambda key: check(key) and setup.amount > 1)
 
 
 def _limits(setup: Setup) -> Contender:

@@ -10,17 +10,16 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from benchmarks import environments, figures, machine, turns, worker_process
-from benchmarks.candidates import ALGORITHMS, MEMORY_PEERS, REDIS_PEERS, Setup
+from benchmarks.candidates import ALGORITHMS, MEMORY_PEERS, NOTHING, REDIS_PEERS, Setup
 from benchmarks.private_servers import private_server, server_version
 from benchmarks.turns import Pace
 
 __all__ = ["measure"]
 
 LIBRARIES = ("crestgate", "limits", "throttled-py", "pyrate-limiter", "redis", "hiredis")
-DENIED = ("fixed_window", "sliding_window_counter", "sliding_window_log")
-"""The algorithms of `limits`."""
 PLENTY = 1_000_000
 
 
@@ -33,8 +32,8 @@ class Plan:
     keys_for_bytes: int
 
 
-REAL = Plan(Pace(150, 1000, 1000, 1000, 6.0), Pace(100, 1000, 150, 1000, 40.0), 50_000)
-QUICK = Plan(Pace(15, 1000, 1000, 1000, 1.0), Pace(11, 1000, 100, 1000, 4.0), 5_000)
+REAL = Plan(Pace(100, 1000, 1000, 1000, 5.0), Pace(60, 1000, 150, 1000, 25.0), 50_000)
+QUICK = Plan(Pace(11, 1000, 1000, 1000, 0.5), Pace(9, 1000, 100, 1000, 2.0), 2_000)
 
 
 class Run:
@@ -48,25 +47,37 @@ class Run:
         self.left_out: list[str] = []
 
     def build(self, name: str, redis_url: str) -> figures.Build:
-        """All measurements in turns with one build."""
+        """All measurements in turns with one build; plain Python beside it is measured in one form, and admitted."""
         python = environments.python(self.root, name)
-        admitted = [self.memory(python, algorithm, PLENTY, "minute") for algorithm in ALGORITHMS]
-        denied = [self.memory(python, algorithm, 1, "hour") for algorithm in DENIED]
+        beside = name == "pure" and len(self.builds) > 1
+        forms = ("bound",) if beside else figures.FORMS
+        admitted = [one for which in ALGORITHMS for one in self.memory(python, which, PLENTY, "minute", forms)]
+        algorithms = () if beside else ALGORITHMS
+        denied = [one for which in algorithms for one in self.memory(python, which, 1, "hour", forms)]
         return figures.Build(
             name,
             self.builds[name],
-            admitted=[one for one in admitted if one is not None],
-            denied=[one for one in denied if one is not None],
+            admitted=admitted,
+            denied=denied,
             shared=self.shared(name, python, redis_url),
             bytes_per_key={algorithm: self.bytes(python, "crestgate", algorithm) for algorithm in ALGORITHMS},
+            empty_call=self.empty_call(python),
         )
 
-    def memory(self, python: Path, algorithm: str, amount: int, period: str) -> figures.Contest | None:
+    def memory(
+        self, python: Path, algorithm: str, amount: int, period: str, forms: Sequence[str]
+    ) -> list[figures.Contest]:
         log(f"  memory, {algorithm}, {'admitted' if amount > 1 else 'denied'}")
-        ours = Setup("crestgate", algorithm, "memory://", amount, period)
+        ours = [Setup("crestgate", algorithm, "memory://", amount, period, form) for form in forms]
         theirs = [Setup(peer, algorithm, "memory://", amount, period) for peer in MEMORY_PEERS[algorithm]]
-        times = self.turns(python, [ours, *theirs], self.plan.memory, admitted=amount > 1)
-        return figures.contest(ours, theirs, times)
+        times = self.turns(python, [*ours, *theirs], self.plan.memory, admitted=amount > 1)
+        contests = [figures.contest(one, theirs, times) for one in ours]
+        return [one for one in contests if one is not None]
+
+    def empty_call(self, python: Path) -> float:
+        setup = Setup(NOTHING, "", "memory://", PLENTY, "minute")
+        times = self.turns(python, [setup], self.plan.memory, admitted=True)[setup]
+        return 0.0 if isinstance(times, str) else median(times) / 1000
 
     def shared(self, name: str, python: Path, redis_url: str) -> list[figures.Contest]:
         """All algorithms in shared memory and all calls to Redis, in the same rounds."""

@@ -1,11 +1,12 @@
 """Two virtual environments, because the same source is measured twice: compiled, and as plain Python.
 
-Crestgate is installed anew in every run, since its source may have changed, and from a copy, so that neither the
-build of the other environment nor anything left in the working tree gets into it.
+Crestgate is installed anew when its source has changed, and from a copy, so that neither the build of the other
+environment nor anything left in the working tree gets into it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -15,12 +16,16 @@ from pathlib import Path
 
 from benchmarks.children import child, environment
 
-__all__ = ["BUILDS", "InstallError", "installed", "prepare", "python"]
+__all__ = ["BUILDS", "MARK", "InstallError", "installed", "is_installed", "prepare", "python", "source_digest"]
 
 BUILDS = ("compiled", "pure")
 DRAWING = "matplotlib"
 _AT_THE_TOP = shutil.ignore_patterns(".*", "build", "dist", "tests", "docs", "benchmarks")
 _ANYWHERE = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
+
+
+MARK = "installed.sha256"
+"""Holds what was installed into an environment, and is there only when that was finished."""
 
 
 class InstallError(Exception):
@@ -40,7 +45,14 @@ def prepare(root: Path) -> None:
     with (root / "pyproject.toml").open("rb") as file:
         wanted: list[str] = tomllib.load(file)["dependency-groups"]["bench"]
     with tempfile.TemporaryDirectory(prefix="crestgate-bench-") as temporary:
+        original = Path(temporary) / "original"
+        _copy_source(root, original)
+        digest = source_digest(original, wanted)
         for build in BUILDS:
+            if is_installed(root, build, digest):
+                continue
+            mark = folder(root, build) / MARK
+            mark.unlink(missing_ok=True)
             if not _is_current(root, build):
                 shutil.rmtree(folder(root, build), ignore_errors=True)
                 folder(root, build).parent.mkdir(exist_ok=True)
@@ -48,8 +60,9 @@ def prepare(root: Path) -> None:
             compared = [name for name in wanted if build == "compiled" or not name.startswith(DRAWING)]
             _pip(root, build, temporary, *compared)
             source = Path(temporary) / build
-            _copy_source(root, source)
+            shutil.copytree(original, source)
             _pip(root, build, temporary, "--force-reinstall", "--no-deps", str(source))
+            mark.write_text(digest)
 
 
 def installed(root: Path) -> dict[str, str]:
@@ -73,6 +86,21 @@ def _copy_source(root: Path, copy: Path) -> None:
         return _ANYWHERE(folder, names) | (_AT_THE_TOP(folder, names) if Path(folder) == root else set())
 
     shutil.copytree(root, copy, ignore=not_source)
+
+
+def is_installed(root: Path, build: str, digest: str) -> bool:
+    """Whether this source was installed, to its end, into an environment that is still complete."""
+    mark = folder(root, build) / MARK
+    return _is_current(root, build) and mark.exists() and mark.read_text() == digest
+
+
+def source_digest(source: Path, wanted: list[str]) -> str:
+    """Of all files of the source, and of what it is compared with."""
+    found = hashlib.sha256("\n".join(wanted).encode())
+    for path in sorted(source.rglob("*")):
+        if path.is_file():
+            found.update(str(path.relative_to(source)).encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()
 
 
 def _is_current(root: Path, build: str) -> bool:

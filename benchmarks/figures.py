@@ -13,9 +13,8 @@ from statistics import median, quantiles
 from benchmarks.candidates import Setup
 
 __all__ = [
-    "AIM",
-    "MEMORY_TARGETS",
-    "SHARED_TARGET",
+    "AIMED",
+    "FORMS",
     "Build",
     "Contest",
     "Peer",
@@ -25,12 +24,10 @@ __all__ = [
     "spread",
 ]
 
-MEMORY_TARGETS = {"compiled": 8.0, "pure": 2.5}
-"""How many times faster than the fastest peer a check in memory is to be, by build."""
-AIM = 15.0
-"""What the compiled build is hoped to reach."""
-SHARED_TARGET = 20.0
-"""How many times faster than the fastest peer's call to a Redis on loopback a check in shared memory is to be."""
+FORMS = ("bound", "object", "text")
+"""How Crestgate is called: see candidates.Setup."""
+AIMED = ("object", "text")
+"""The forms that targets are for: the slower of them counts."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +57,7 @@ class Contest:
     rounds: int
     microseconds: float
     peers: list[Peer]
+    form: str = "bound"
 
     @property
     def fastest(self) -> Peer:
@@ -81,6 +79,17 @@ class Build:
     denied: list[Contest] = field(default_factory=list)
     shared: list[Contest] = field(default_factory=list)
     bytes_per_key: dict[str, float] = field(default_factory=dict)
+    empty_call: float = 0.0
+    """Microseconds."""
+
+    def slowest_form(self, contests: Sequence[Contest], algorithm: str) -> Contest | None:
+        """Of those that targets are for, the one that is the fewest times faster than the fastest peer."""
+        found = [one for one in contests if one.algorithm == algorithm and (one.form in AIMED or not self.has_forms)]
+        return min(found, key=lambda one: one.fastest.times.median, default=None)
+
+    @property
+    def has_forms(self) -> bool:
+        return any(one.form in AIMED for one in self.admitted)
 
 
 @dataclass(frozen=True)
@@ -108,7 +117,7 @@ def contest(ours: Setup, theirs: Sequence[Setup], times: Mapping[Setup, list[flo
         if not isinstance(other, str):
             ratios = [theirs / ours for theirs, ours in zip(other, mine, strict=True)]
             peers.append(Peer(setup.library, setup.algorithm, median(other) / 1000, spread(ratios)))
-    return Contest(ours.algorithm, len(mine), median(mine) / 1000, peers) if peers else None
+    return Contest(ours.algorithm, len(mine), median(mine) / 1000, peers, ours.form) if peers else None
 
 
 def spread(values: Sequence[float]) -> Spread:

@@ -16,12 +16,12 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import children, environments, machine
-from benchmarks.page import table
+from benchmarks.formatting import table
 
 __all__ = ["ImportResults", "measure", "targets", "write"]
 
 TITLE = "# Benchmarks of imports"
-ROUNDS = 20
+ROUNDS = 12
 BARE = "python -c pass"
 BUILDS = {"pure": "plain Python", "compiled": "compiled"}
 IMPORT, VERSION = "import crestgate", "crestgate --version"

@@ -1,4 +1,4 @@
-"""The main results page: the comparison, the method, the results and their limits.
+"""The page of what happens within a machine: the comparison, the method, the results and their limits.
 
 Every figure comes from the run; the text is valid for any result.
 """
@@ -7,16 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from benchmarks.aims import Aim, at_least
 from benchmarks.candidates import ALGORITHMS
-from benchmarks.figures import AIM, MEMORY_TARGETS, SHARED_TARGET, Build, Contest, Results, Spread
+from benchmarks.figures import FORMS, Build, Contest, Results, Spread
+from benchmarks.formatting import table, targets_table
 
-__all__ = ["table", "targets", "write"]
+__all__ = ["aims", "table", "targets", "write"]
+
+MEMORY_AIM, DENIED_AIM, SHARED_AIM = 15.0, 6.0, 25.0
+"""How many times faster than the fastest peer: in memory, in memory when denied, in shared memory than in Redis."""
 
 BUILD_LABELS = {"compiled": "compiled", "pure": "plain Python"}
 
 TARGETS = """\
 Times faster than the fastest peer: in memory than the fastest that has the algorithm, and with `shared://` than the
-fastest of all the peers' calls to a Redis on the same machine, whatever its algorithm."""
+fastest of all the peers' calls to a Redis on the same machine, whatever its algorithm. In memory the limit is given as
+an object or as a text (`limiter.check(key, limit)`), and the slower of the two counts; it is named in brackets."""
 
 SHARED = """\
 `shared://` gives all processes of one machine the same counters, which with the peers takes a Redis. Here a check in
@@ -31,7 +37,7 @@ METHOD = """\
   most, each with a few checks that are not timed before those that are; who begins changes from round to round. In
   memory all make the same number of checks on each key. Against Redis, Crestgate makes several times as many as a peer,
   so that its turn is not over at once; its logs have the more entries for it.
-  Rounds: {memory_rounds} in memory, {shared_rounds} with Redis.
+  An empty call of Python took {empty:.2f} µs here. Rounds: {memory_rounds} in memory, {shared_rounds} with Redis.
 - In memory, where nobody waits for anything, the time is the thread's processor time, so that other work of the
   machine does not count; with shared memory and Redis it is the time on the wall.
 - For every round the peer's time is divided by Crestgate's, and the median of these ratios is reported. The fastest
@@ -47,25 +53,19 @@ METHOD = """\
 - Redis is a server of its own on loopback, without persistence; the peers talk to it with redis-py and hiredis."""
 
 NOT_SAID = """\
-- Nothing about many threads or processes at once: one checks at a time here, and nobody contends for a lock. (What
-  Crestgate does with many callers of a Redis or a database is the second half of this page.)
+- Nothing about many threads or processes at once: one checks at a time here, and nobody contends for a lock. (Other
+  pages say what many callers of a [Redis or a database](benchmarks-network.md) get, and [how cost
+  grows](benchmarks-growth.md).)
 - Nothing about a whole request, most of which is spent elsewhere than in a limiter.
 - Nothing about logs with very many entries: a key sees about two hundred checks.
 - No absolute time here is a promise, and the ratios too move with the processor and the version of Python."""
 
 
-OTHER_PAGES = """\
-Other pages measure it [across a network](benchmarks-network.md), with [large rule sets](benchmarks-rules.md), as a
-[service](benchmarks-service.md), over [gRPC](benchmarks-rpc.md) and for [Redis clients](benchmarks-resp.md), and what
-an [import](benchmarks-imports.md) costs."""
-
-
 def write(results: Results) -> str:
     parts = [
-        "# Benchmarks",
+        "# Benchmarks within a machine",
         _opening(results),
-        OTHER_PAGES,
-        "![Times faster than the fastest peer, per algorithm](benchmarks.svg)",
+        "![Times faster than the fastest peer, per algorithm](benchmarks-machine.svg)",
         "## Targets, reached or missed",
         TARGETS,
         targets(results),
@@ -83,17 +83,25 @@ def write(results: Results) -> str:
 
 def targets(results: Results) -> str:
     """Every target with its measurement, as a table that is also readable in a terminal."""
-    columns: dict[str, dict[str, str]] = {}
-    for build in results.builds:
-        target = MEMORY_TARGETS[build.name]
-        aim = AIM if build.name == "compiled" else None
-        name = f"memory, {BUILD_LABELS[build.name]}: {target:g}×" + (f" (aim {aim:g}×)" if aim else "")
-        columns[name] = {one.algorithm: _verdict(one, target, aim) for one in build.admitted}
-    for build in results.builds:
-        name = f"shared, {BUILD_LABELS[build.name]}: {SHARED_TARGET:g}×"
-        columns[name] = {one.algorithm: _verdict(one, SHARED_TARGET) for one in build.shared}
-    rows = [[algorithm, *(found.get(algorithm, "–") for found in columns.values())] for algorithm in ALGORITHMS]
-    return table(["algorithm", *columns], rows)
+    return targets_table(aims(results))
+
+
+def aims(results: Results) -> list[Aim]:
+    """Of the build that users have: the compiled one, where it could be built."""
+    build = results.builds[0]
+    found = []
+    places = (("admitted", build.admitted, MEMORY_AIM), ("denied", build.denied, DENIED_AIM))
+    for kind, contests, target in places:
+        for algorithm in ALGORITHMS:
+            one = build.slowest_form(contests, algorithm)
+            if one is not None:
+                what = f"memory, {algorithm}, {kind}: ÷ fastest peer"
+                found.append(at_least(what, one.fastest.times, target, f"{one.form}, {one.fastest.library}"))
+    for one in build.shared:
+        fastest = one.fastest
+        note = f"{fastest.library}, {fastest.algorithm}"
+        found.append(at_least(f"shared memory, {one.algorithm}: ÷ fastest Redis call", fastest.times, SHARED_AIM, note))
+    return found
 
 
 def _opening(results: Results) -> str:
@@ -101,7 +109,7 @@ def _opening(results: Results) -> str:
     if results.quick:
         lines.append("**A quick trial: few and short rounds. `make bench` makes the real figures.**\n")
     lines += [
-        "Crestgate beside other rate limiters for Python, all measured in one run on one machine with `make bench`.",
+        "Crestgate beside other rate limiters for Python, in one process and on one machine.",
         "A figure such as 9.1 (8.2–9.9) is a median of ratios with the 10th and the 90th percentile: how many times",
         "longer the peer took than Crestgate for the same check, in the same round.",
     ]
@@ -117,21 +125,39 @@ def _memory(results: Results) -> Iterable[str]:
         "A peer is listed where it has the algorithm."
     )
     for build in results.builds:
-        yield f"Crestgate {BUILD_LABELS[build.name]}:"
+        yield f"Crestgate {BUILD_LABELS[build.name]}, with limits prepared once (`bound.check(key)`):"
         yield _contests(build.admitted)
+    yield from _forms(results, "admitted")
 
 
 def _denied(results: Results) -> Iterable[str]:
     yield "## A denied check in memory"
-    yield "The same with a limit of 1 an hour that is used up, for the algorithms of limits. There is no target."
+    yield "The same with a limit of 1 an hour that is used up."
     for build in results.builds:
-        yield f"Crestgate {BUILD_LABELS[build.name]}:"
-        yield _contests(build.denied)
+        if build.denied:
+            yield f"Crestgate {BUILD_LABELS[build.name]}:"
+            yield _contests(build.denied)
+    yield from _forms(results, "denied")
+
+
+def _forms(results: Results, kind: str) -> Iterable[str]:
+    """By form of the call, the compiled build's time and how many times faster than the fastest peer it is."""
+    build = results.builds[0]
+    contests: Sequence[Contest] = build.admitted if kind == "admitted" else build.denied
+    rows = []
+    for algorithm in ALGORITHMS:
+        found = {one.form: one for one in contests if one.algorithm == algorithm}
+        if found:
+            cells = [f"{one.microseconds:.2f} µs, {_times(one.fastest.times)}" for one in map(found.get, FORMS) if one]
+            rows.append([algorithm, *cells])
+    if rows and build.has_forms:
+        yield f"By how the limit is given, {kind}; times faster than the fastest peer:"
+        yield table(["algorithm", "prepared once", "an object", "a text"], rows)
 
 
 def _contests(contests: Sequence[Contest]) -> str:
     rows = []
-    for one in contests:
+    for one in (one for one in contests if one.form == "bound"):
         for peer in sorted(one.peers, key=lambda peer: peer.times.median):
             ours = f"{one.microseconds:.2f}" if peer is one.fastest else ""
             name = one.algorithm if peer is one.fastest else ""
@@ -186,18 +212,11 @@ def _method(results: Results) -> str:
         machine=", ".join(f"{name}: {value}" for name, value in results.machine.items()),
         versions=", ".join(f"{name} {version}" for name, version in results.versions.items()),
         builds=" and ".join(f"“{build.version}”" for build in results.builds),
+        empty=results.builds[0].empty_call,
         memory_rounds=_span(one.rounds for build in results.builds for one in build.admitted),
         shared_rounds=_span(one.rounds for build in results.builds for one in build.shared),
     )
     return "\n".join([text, *(f"- Left out, because it failed: {problem}." for problem in results.left_out)])
-
-
-def _verdict(one: Contest, target: float, aim: float | None = None) -> str:
-    times = one.fastest.times
-    word = "reached" if times.median >= target else "**missed**"
-    if aim is not None and times.median >= aim:
-        word = "reached, the aim too"
-    return f"{_times(times)} {word}"
 
 
 def _times(times: Spread) -> str:
@@ -207,12 +226,3 @@ def _times(times: Spread) -> str:
 def _span(values: Iterable[int]) -> str:
     ordered = sorted(set(values)) or [0]
     return " to ".join(str(value) for value in dict.fromkeys((ordered[0], ordered[-1])))
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table that is also readable in a terminal."""
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    lines = [header, ["-" * width for width in widths], *rows]
-    return "\n".join(
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
-    )

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.candidates import ALGORITHMS
-from benchmarks.figures import MEMORY_TARGETS, SHARED_TARGET, Build, Contest, Results
+from benchmarks.figures import Build, Contest, Results
+from benchmarks.page import MEMORY_AIM, SHARED_AIM
 
 __all__ = ["COLOURS", "INK", "draw"]
 
@@ -34,9 +35,8 @@ def draw(results: Results, path: Path) -> None:
         lambda build: build.shared,
         "A check in shared memory: times faster than the fastest peer's call to a Redis on loopback",
     )
-    for name in (build.name for build in results.builds):
-        _target(above, MEMORY_TARGETS[name], f"target, {BUILD_LABELS[name]}", DARK[name])
-    _target(below, SHARED_TARGET, "target, shared memory", INK)
+    _target(above, MEMORY_AIM, "target, memory", DARK["compiled"])
+    _target(below, SHARED_AIM, "target, shared memory", INK)
     below.set_xlabel("times faster; thin lines reach from the 10th to the 90th percentile of the rounds", color=INK)
     # The bars first, then the lines of the targets.
     known = [axes.get_legend_handles_labels() for axes in (above, below)]
@@ -51,7 +51,7 @@ def draw(results: Results, path: Path) -> None:
 def _panel(axes: Any, results: Results, contests: Callable[[Build], Sequence[Contest]], title: str) -> None:
     most = 1.0
     for index, build in enumerate(results.builds):
-        found = {one.algorithm: one for one in contests(build)}
+        found = {one.algorithm: one for one in contests(build) if one.form == "bound"}
         algorithms = [algorithm for algorithm in ALGORITHMS if algorithm in found]
         rows = [
             ALGORITHMS.index(algorithm) + (index - (len(results.builds) - 1) / 2) * THICK for algorithm in algorithms

@@ -1,4 +1,4 @@
-"""The chart of the parts that call servers: requests per second above, targets and measurements below."""
+"""The chart of the parts that call servers: requests per second above, and targets below where there are any."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.aims import Aim
 from benchmarks.network.picture import figure, frame, targets
-from benchmarks.network.results import Aim
 from benchmarks.picture import INK
 
 __all__ = ["Row", "draw"]
@@ -32,17 +32,20 @@ def draw(rows: Sequence[Row], title: str, reached: Sequence[Aim], path: Path) ->
     mpl.rcParams["svg.hashsalt"] = "crestgate"  # the same figures give the same file
     import matplotlib.pyplot as plt
 
-    heights = [len(rows) + 2, len(reached) + 3]
-    drawing, (above, below) = plt.subplots(
-        2,
+    ratios = [aim for aim in reached if aim.is_ratio]
+    heights = [len(rows) + 2] + [len(ratios) + 3] * bool(ratios)
+    drawing, panels = plt.subplots(
+        len(heights),
         1,
         figsize=(10, 0.32 * sum(heights)),
         facecolor="white",
         layout="constrained",
         gridspec_kw={"height_ratios": heights},
+        squeeze=False,
     )
-    _rates(above, rows, f"{title} (lines: slowest to fastest turn)")
-    targets(below, reached)
+    _rates(panels[0][0], rows, f"{title} (lines: slowest to fastest turn)")
+    if ratios:
+        targets(panels[1][0], ratios)
     drawing.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)
     plt.close(drawing)
 

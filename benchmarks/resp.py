@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import environments, machine
 from benchmarks.children import environment
-from benchmarks.page import table
+from benchmarks.formatting import table
 from benchmarks.private_servers import private_server, server_version
 from benchmarks.service import serving
 from benchmarks.service.entry import SETTINGS

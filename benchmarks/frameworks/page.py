@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.formatting import in_times, milliseconds, missed, targets_table
+from benchmarks.formatting import in_times, milliseconds, missed, table, targets_table
 from benchmarks.frameworks.entry import PLENTY
 from benchmarks.frameworks.measure import CONNECTIONS, DEADLINE_MS
 from benchmarks.frameworks.results import PEERS_TARGET, Measured, Results, aims
-from benchmarks.page import table
 
 __all__ = ["targets", "write"]
 

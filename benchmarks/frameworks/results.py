@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
+from benchmarks.aims import Aim
 from benchmarks.figures import Spread, spread
 from benchmarks.frameworks.entry import BARE, OURS, Entry
-from benchmarks.network.results import Aim
 
 __all__ = ["BARE_TARGET", "PEERS_TARGET", "Measured", "Results", "Turn", "aims"]
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 from benchmarks.network.entry import Contender, Entry
-from crestgate import AsyncLimiter, Decision, Limiter
+from crestgate import AsyncLimiter, Decision, Limit, Limiter
 from crestgate.errors import StoreError
 from crestgate.limiter.pending_check import requests_of
 from crestgate.stores.factory import open_store
 from crestgate.stores.port import BatchOutcomes, Op
 from crestgate.stores.remote_store import RemoteStore
 
-__all__ = ["batched", "batched_threads", "one_by_one", "one_by_one_threads"]
+__all__ = ["batched", "batched_threads", "leased", "one_by_one", "one_by_one_threads"]
 
 SECONDS = 5
 """The deadline of a check: what is late is slow here, and not an error."""
@@ -23,6 +24,14 @@ async def batched(entry: Entry) -> Contender:
     limiter = AsyncLimiter(_url(entry), on_store_error="closed")
     await limiter.connect()
     bound = limiter.bind(_limit(entry))
+    return Contender(bound.check, _admitted, lambda: limiter.store_failures)
+
+
+async def leased(entry: Entry) -> Contender:
+    """With slices of the limit that are decided in this process (`lease=True`)."""
+    limiter = AsyncLimiter(_url(entry), on_store_error="closed")
+    await limiter.connect()
+    bound = limiter.bind(replace(Limit.parse(_limit(entry)), lease=True))
     return Contender(bound.check, _admitted, lambda: limiter.store_failures)
 
 

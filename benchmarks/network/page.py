@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from benchmarks.candidates import ALGORITHMS
 from benchmarks.figures import Spread
+from benchmarks.formatting import in_times, milliseconds, table, targets_table
 from benchmarks.network.contests import LIGHT
 from benchmarks.network.results import (
     PEERS_TARGET,
@@ -15,7 +16,6 @@ from benchmarks.network.results import (
     Results,
     aims,
 )
-from benchmarks.page import table
 
 __all__ = ["targets", "write"]
 
@@ -29,7 +29,8 @@ trips and into waiting for a disk, so what counts is how many checks share one o
 REDIS = """\
 A hundred tasks of one process check without a pause, on 1,000 keys in rotation. Each peer appears with every algorithm
 that it has on an asynchronous Redis store. “Crestgate one by one” is the same store without batches: each check is a
-call of its own, on as many connections as there are tasks."""
+call of its own, on as many connections as there are tasks. “Crestgate with leases” takes slices of the limit in
+advance, and decides most checks in its own process (`lease=True`); the limit holds for all processes together."""
 
 SEQUENCE = """\
 One caller that waits for each answer, so nothing can be shared: what a check costs beyond the call that it cannot do
@@ -88,11 +89,7 @@ def write(results: Results) -> str:
 
 def targets(results: Results) -> str:
     """Every target with its measurement, as a table that is also readable in a terminal."""
-    rows = []
-    for aim in aims(results):
-        word = "met" if aim.met else "**missed**"
-        rows.append([aim.what, aim.target, _times(aim.measured), word + (f" ({aim.note})" if aim.note else "")])
-    return table(["what", "target", "measured", ""], rows)
+    return targets_table(aims(results))
 
 
 def _redis(results: Results) -> Iterable[str]:
@@ -122,7 +119,7 @@ def _sequence(results: Results) -> Iterable[str]:
     rows = []
     for more, how in (("", "thread"), (", async", "task")):
         ours, bare = outcome[f"Crestgate{more}"], outcome[f"redis-py{more}"]
-        p50, p99 = (_times(outcome.ratio(ours, bare, field)) for field in ("p50", "p99"))
+        p50, p99 = (in_times(outcome.ratio(ours, bare, field)) for field in ("p50", "p99"))
         rows.append([how, _micro(ours), _micro(bare), p50, p99])
     yield table(["one", "Crestgate, p50 / p99 µs", "redis-py, p50 / p99 µs", "p50 ÷ p50", "p99 ÷ p99"], rows)
 
@@ -153,7 +150,7 @@ def _databases(results: Results) -> Iterable[str]:
                 best = outcome.over_best(one, outcome.transactions) if one.entry.library == "crestgate" else None
                 rate = one.median("per_second")
                 share = f"{rate / REQUIRED_PER_SECOND:.1f}×"
-                over = "–" if best is None else _times(best[1])
+                over = "–" if best is None else in_times(best[1])
                 rows.append([one.entry.label, f"{rate:,.0f}", share, _milli(one), over])
             header = [
                 "contender",
@@ -175,7 +172,7 @@ def _batching(results: Results) -> Iterable[str]:
     if full is not None and full.has("Crestgate one by one"):
         places.append(("100 tasks", full, full["Crestgate token_bucket"], full["Crestgate one by one"]))
     for load, outcome, ours, single in places:
-        ratios = [_times(outcome.ratio(ours, single, field)) for field in ("p50", "p99", "per_second")]
+        ratios = [in_times(outcome.ratio(ours, single, field)) for field in ("p50", "p99", "per_second")]
         rows.append([load, _micro(ours), _micro(single), *ratios])
     header = [
         "load",
@@ -203,7 +200,7 @@ def _all(outcome: Outcome, reference: str) -> str:
     ours = outcome[reference]
     rows = []
     for one in sorted(outcome.measured, key=lambda one: -one.median("per_second")):
-        over = "" if one is ours else _times(outcome.ratio(ours, one))
+        over = "" if one is ours else in_times(outcome.ratio(ours, one))
         rows.append([one.entry.label, f"{one.median('per_second'):,.0f}", _milli(one), over])
     return table(["contender", "checks/s", "p50 / p99 ms", f"{reference} ÷ it"], rows)
 
@@ -224,12 +221,7 @@ def _method(results: Results) -> str:
 
 
 def _over(best: tuple[Measured, Spread] | None) -> str:
-    return "–" if best is None else f"{_times(best[1])}, {best[0].entry.label}"
-
-
-def _times(times: Spread) -> str:
-    places = 2 if times.high < 10 else 1
-    return f"{times.median:.{places}f} ({times.low:.{places}f}–{times.high:.{places}f})"
+    return "–" if best is None else f"{in_times(best[1])}, {best[0].entry.label}"
 
 
 def _micro(one: Measured) -> str:
@@ -237,4 +229,4 @@ def _micro(one: Measured) -> str:
 
 
 def _milli(one: Measured) -> str:
-    return f"{one.median('p50') / 1000:.2f} / {one.median('p99') / 1000:.2f}"
+    return milliseconds(one.median("p50"), one.median("p99"))

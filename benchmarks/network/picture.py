@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.network.results import REQUIRED_PER_SECOND, Aim, Measured, Results, aims
+from benchmarks.aims import Aim
+from benchmarks.network.results import REQUIRED_PER_SECOND, Measured, Results, aims
 from benchmarks.picture import COLOURS, INK
 
 __all__ = ["OURS", "SINGLE", "THEIRS", "draw", "figure", "frame", "targets"]
@@ -61,7 +62,7 @@ def draw(results: Results, path: Path) -> None:
 
 def _rates(axes: Any, named: Sequence[tuple[str, Measured]], title: str) -> None:
     """A bar for each contender: Crestgate, Crestgate one by one, and the others, each in its own colour."""
-    colours = {"crestgate": OURS, "crestgate one by one": SINGLE}
+    colours = {"crestgate": OURS, "crestgate leased": OURS, "crestgate one by one": SINGLE}
     rates = [one.median("per_second") for _, one in named]
     axes.barh(range(len(named)), rates, height=0.7, color=[colours.get(one.entry.library, THEIRS) for _, one in named])
     for row, rate in enumerate(rates):

@@ -21,6 +21,7 @@ __all__: list[str] = []
 
 ON_A_LOOP: dict[str, Callable[[Entry], Awaitable[Contender]]] = {
     "crestgate": ours.batched,
+    "crestgate leased": ours.leased,
     "crestgate one by one": ours.one_by_one,
     "limits": peers.limits,
     "limits on coredis": peers.limits_on_coredis,

@@ -81,7 +81,7 @@ class Contest:
 
 CONTESTS = (
     Contest(4, 16, (*ECHOES, *ONE, *MORE)),
-    Contest(64, 1, (*BARE, THREADS, PYVOY, OURS, *ONE)),
+    Contest(64, 1, (*BARE, PYVOY, OURS, *ONE)),
 )
 """As proxies ask, which have a connection for each of their threads and many calls on it; and the other extreme."""
 

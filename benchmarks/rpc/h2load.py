@@ -27,8 +27,8 @@ PAUSE_SECONDS = 0.0002
 HEADERS = ("content-type: application/grpc", "te: trailers")
 MISSING = """\
 gRPC is measured with h2load, which is not installed here. `make bench` installs it where there is apt-get (apt-get
-install nghttp2-client); elsewhere install it, or run the other parts one by one: --only machine, network, rules,
-service or frameworks."""
+install nghttp2-client); elsewhere install it, or run the other parts one by one: --only machine, network, service,
+latency, peers_services, frameworks, resp or imports."""
 _RATE = re.compile(r"finished in [^,]+, ([\d.]+) req/s")
 _REQUESTS = re.compile(r"(\d+) done, (\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout")
 _GOOD = re.compile(r"status codes: (\d+) 2xx")

@@ -6,14 +6,15 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
 from benchmarks import environments, machine
+from benchmarks.latency.client import on_cores
 from benchmarks.rpc import h2load
 from benchmarks.rpc.entry import CONTESTS, LIMITS_FILE, SERVICES, Contest, Entry, limits
 from benchmarks.rpc.messages import PLENTY, PREFIX_BYTES, READY, VALUES, framed, request
@@ -37,7 +38,7 @@ class Pace:
     seconds: int
 
 
-REAL, QUICK = Pace(12, 2), Pace(2, 1)
+REAL, QUICK = Pace(7, 1), Pace(2, 1)
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Run:
     def held(self, pace: Pace) -> tuple[list[Outcome], dict[str, float]]:
         """The results of all contests, and the memory of the servers at the end."""
         names = dict.fromkeys(entry.served for contest in CONTESTS for entry in contest.entries)
-        with ExitStack() as stack, _on(self.asking):
+        with ExitStack() as stack, on_cores(self.asking):
             print(f"  {len(names)} servers", flush=True)
             servers = {name: self.started(stack, name) for name in names}
             answered_calls = dict.fromkeys(names, 0)
@@ -118,7 +119,7 @@ class Run:
         folder = self.folder / name
         folder.mkdir()
         port = serving.free_port()
-        with _on(self.serving):  # which its processes inherit
+        with on_cores(self.serving):  # which its processes inherit
             if name in SERVICES:
                 (folder / LIMITS_FILE).write_text(json.dumps(limits()))  # which is YAML, too
                 service = serving.service(self.python, 1, folder, SERVICES[name], grpc_port=port)
@@ -154,17 +155,6 @@ class Run:
         if form not in self.bodies:
             self.bodies[form] = [framed(request(form, user)) for user in range(VALUES)]
         return self.bodies[form]
-
-
-@contextmanager
-def _on(cores: set[int]) -> Iterator[None]:
-    """Processes started in this block run on these cores."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def _is_right(entry: Entry, response: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""The chart of gRPC: calls per second of bare echoes and of the service, and the targets."""
+"""The chart of gRPC: calls per second of bare echoes and of the service."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.network.picture import OURS as OUR_COLOUR
 from benchmarks.network.picture import SINGLE, THEIRS
 from benchmarks.rates import Row
 from benchmarks.rpc.entry import OURS, Entry
-from benchmarks.rpc.results import Results, aims
+from benchmarks.rpc.results import Results
 
 __all__ = ["draw"]
 
@@ -25,7 +25,7 @@ def draw(results: Results, path: Path) -> None:
         for one in outcome.measured
     ]
     title = f"Calls per second, {outcome.connections} connections × {outcome.calls} calls"
-    rates.draw(rows, title, aims(results), path)
+    rates.draw(rows, title, (), path)
 
 
 def _colour(entry: Entry) -> str:

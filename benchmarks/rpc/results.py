@@ -1,4 +1,4 @@
-"""From turns to ratios, and the targets: medians of the ratios within a round, with their spread as noise."""
+"""From turns to ratios: medians of the ratios within a round, with their spread as noise."""
 
 from __future__ import annotations
 
@@ -6,16 +6,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.figures import Spread, spread
-from benchmarks.network.results import Aim
-from benchmarks.rpc.entry import BARE, ONE, OURS, Entry
+from benchmarks.rpc.entry import BARE, OURS, Entry
 from benchmarks.service.results import Turn
 
-__all__ = ["BARE_TARGET", "ECHO_TARGET", "Measured", "Outcome", "Results", "aims"]
-
-ECHO_TARGET = 0.7
-"""The calls per second of ShouldRateLimit, as a share of the bare echo's on the same listener, at least."""
-BARE_TARGET = 1.0
-"""How many times the calls per second of grpcio's bare echo on asyncio; it is to be more."""
+__all__ = ["Measured", "Outcome", "Results"]
 
 
 @dataclass(frozen=True)
@@ -73,17 +67,3 @@ class Results:
     rounds: int
     turn_seconds: int
     seconds: float
-
-
-def aims(results: Results) -> list[Aim]:
-    """Every target, for calls as proxies make them."""
-    outcome = results.outcomes[0]
-    found = []
-    for entry in ONE:
-        one = outcome.of(entry)
-        share, times = one.ratio(outcome.ours), one.ratio(outcome.bare)
-        what = f"{entry.label} ÷ our echo"
-        found.append(Aim(what, f"≥ {ECHO_TARGET:g}×", share, share.median >= ECHO_TARGET))
-        what = f"{entry.label} ÷ grpcio's echo"
-        found.append(Aim(what, f"> {BARE_TARGET:g}×", times, times.median > BARE_TARGET))
-    return found

@@ -34,7 +34,7 @@ class Pace:
     countings: int
 
 
-REAL, QUICK = Pace(12, 2, 100), Pace(2, 1, 10)
+REAL, QUICK = Pace(7, 1, 40), Pace(2, 1, 10)
 
 
 def measure(root: Path, quick: bool) -> Results:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.figures import spread
-from benchmarks.formatting import in_times, milliseconds, missed, targets_table
-from benchmarks.page import table
+from benchmarks.formatting import in_times, milliseconds, table, targets_table
 from benchmarks.service.entry import BATCH, USERS
 from benchmarks.service.results import Measured, Outcome, Results, aims
 from benchmarks.service.wrk import CONNECTIONS
@@ -72,7 +71,7 @@ def write(results: Results) -> str:
     if "(compiled)" not in results.build:
         parts.append("**There was no C compiler, so this is the service in plain Python.**")
     parts += [OPENING, "![Requests per second, and what they cost](benchmarks-service.svg)"]
-    parts += ["## Targets of the service, met or missed", targets(results), missed(aims(results))]
+    parts += ["## Targets of the service, met or missed", targets(results)]
     parts += ["## A check beside an echo", SIDE_BY_SIDE]
     for outcome in results.outcomes:
         parts += ["One worker:" if outcome.workers == 1 else f"{outcome.workers} workers:", _side_by_side(outcome)]

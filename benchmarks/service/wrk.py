@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 30
 MISSING = """\
 The service and the frameworks are measured with wrk, which is not installed here. `make bench` installs it where there
 is apt-get (apt-get install wrk); elsewhere install it, or run the other parts one by one: --only machine, network,
-rules or rpc."""
+rpc, latency, peers_services, resp or imports."""
 
 
 @dataclass(frozen=True)

@@ -75,11 +75,15 @@ NAVIGATION: dict[str, list[str]] = {
     ],
     "Benchmarks": [
         "benchmarks.md",
+        "benchmarks-machine.md",
         "benchmarks-network.md",
         "benchmarks-service.md",
         "benchmarks-rpc.md",
         "benchmarks-resp.md",
-        "benchmarks-rules.md",
+        "benchmarks-latency.md",
+        "benchmarks-peers.md",
+        "benchmarks-growth.md",
+        "benchmarks-frameworks.md",
         "benchmarks-imports.md",
     ],
     "Project": [

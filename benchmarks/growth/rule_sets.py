@@ -1,7 +1,7 @@
-"""The rules part of the page: the cost of resolving with few and with many rules, and of loading many.
+"""Rules: the cost of finding those of a request among few and among many, and of loading many.
 
-`measure` has each build of Crestgate measure itself in processes of its own (this file, run as a program): one that
-resolves against sets of 10, 10,000 and 100,000 rules in turns, and one for each way of loading 100,000.
+`ask` has one build of Crestgate measure itself in processes of its own (this file, run as a program): one that resolves
+against sets of 3 to 100,000 rules in turns, and one for each way of loading 100,000.
 """
 
 from __future__ import annotations
@@ -12,114 +12,36 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import children, environments, machine
-from benchmarks.page import table
+from benchmarks import children
 
-__all__ = ["RuleResults", "measure", "write"]
+__all__ = ["LOADED", "SIZES", "SOURCES", "ask"]
 
-TITLE = "# Benchmarks of large rule sets"
-BUILDS = {"compiled": "compiled", "pure": "plain Python"}
-SIZES = (10, 10_000, 100_000)
-TARGETS = {10_000: 2.0, 100_000: 3.0}
+SIZES = (3, 100, 1_000, 10_000, 100_000)
+"""The three that apply, and with others."""
 LOADED = 100_000
-ROUNDS, RESOLVES = 200, 200
+ROUNDS, RESOLVES = 100, 200
 SOURCES = {"objects": "rules that are there as plain data", "sqlite": "a SQLite file", "yaml": "a YAML file"}
 
 
-@dataclass(frozen=True)
-class RuleResults:
-    """The measurements of each build."""
+def ask(python: Path, root: Path, quick: bool) -> dict[str, Any]:
+    """What finding costs by the number of rules, and loading by their source."""
 
-    date: str
-    machine: dict[str, str]
-    builds: dict[str, dict[str, Any]]
-
-
-def measure(root: Path, quick: bool) -> RuleResults:
-    builds: dict[str, dict[str, Any]] = {}
-    for build, label in BUILDS.items():
-        print(f"  {label}: resolving and loading rules", flush=True)
-        ask = _runner(environments.python(root, build), root)
-        builds[build] = {
-            "resolving": ask("resolve", ROUNDS // 10 if quick else ROUNDS),
-            "loading": {source_kind: ask("load", source_kind) for source_kind in SOURCES},
-        }
-    return RuleResults(machine.today(), machine.described(), builds)
-
-
-def _runner(python: Path, root: Path) -> Callable[..., Any]:
-    def ask(*words: object) -> Any:
-        command = [str(python), "-m", "benchmarks.rule_sets", *map(str, words)]
+    def run(*words: object) -> Any:
+        command = [str(python), "-m", "benchmarks.growth.rule_sets", *map(str, words)]
         done = subprocess.run(
-            command, cwd=root, env=children.environment(), check=True, stdout=subprocess.PIPE, timeout=600
+            command, cwd=root, env=children.environment(), check=True, stdout=subprocess.PIPE, timeout=300
         )
         return json.loads(done.stdout)
 
-    return ask
-
-
-def write(results: RuleResults) -> str:
-    described = ", ".join(f"{name} {value}" for name, value in results.machine.items())
-    return "\n\n".join(
-        [
-            TITLE,
-            "Which rules apply to a request is found along its path, and by who asks. So the number of rules there are "
-            "should hardly matter, as long as the same ones apply: here three, of a user, an address and everybody.",
-            table(["rules", *BUILDS.values(), "at most"], list(_resolving(results))),
-            "Microseconds to resolve one request, and how many times longer it took than with ten rules in the same "
-            f"round (10th and 90th percentile); {ROUNDS} rounds, in which the sets take turns, by the thread's "
-            "processor time. Half of the rules are for paths of their own, the others for single users, addresses, "
-            "keys and clients, on shared paths and on every path.",
-            "## Loading 100,000 rules",
-            table(
-                ["from", *(f"{label}: {what}" for label in BUILDS.values() for what in ("s", "MB"))], _loading(results)
-            ),
-            "Seconds until a catalog has them, every rule checked, and what the process grew by, at its highest. A "
-            f"change of one rule among them then takes {_changing(results)}.",
-            f"{results.date}. {described}.",
-        ]
-    )
-
-
-def targets(results: RuleResults) -> str:
-    return table(["rules", *BUILDS.values(), "at most"], list(_resolving(results)))
-
-
-def _resolving(results: RuleResults) -> Iterable[list[str]]:
-    for size in SIZES:
-        cells = []
-        for build in BUILDS:
-            found = results.builds[build]["resolving"][str(size)]
-            ratio = f", {found['ratio']:.2f}× ({found['low']:.2f}–{found['high']:.2f})" if size in TARGETS else ""
-            reached = "" if size not in TARGETS else " met" if found["ratio"] <= TARGETS[size] else " **missed**"
-            cells.append(f"{found['us']:.1f} µs{ratio}{reached}")
-        yield [f"{size:,}", *cells, f"{TARGETS[size]:g}×" if size in TARGETS else ""]
-
-
-def _loading(results: RuleResults) -> list[list[str]]:
-    return [
-        [
-            label,
-            *(
-                f"{results.builds[b]['loading'][source_kind][what]:.1f}"
-                for b in BUILDS
-                for what in ("seconds", "megabytes")
-            ),
-        ]
-        for source_kind, label in SOURCES.items()
-    ]
-
-
-def _changing(results: RuleResults) -> str:
-    times = [
-        f"{results.builds[build]['loading']['sqlite']['change_ms']:.0f} ms ({label})" for build, label in BUILDS.items()
-    ]
-    return " or ".join(times)
+    sources = ("objects",) if quick else tuple(SOURCES)
+    return {
+        "resolving": run("resolve", ROUNDS // 10 if quick else ROUNDS),
+        "loading": {source_kind: run("load", source_kind) for source_kind in sources},
+    }
 
 
 # What follows runs in a process of the build that is measured.
@@ -169,7 +91,8 @@ def resolve(rounds: int) -> dict[str, Any]:
         assert len(sets[size].resolve(context, 0)) == 3
     times: dict[int, list[float]] = {size: [] for size in SIZES}
     for turn in range(rounds):
-        order = SIZES[turn % 3 :] + SIZES[: turn % 3]
+        begin = turn % len(SIZES)
+        order = SIZES[begin:] + SIZES[:begin]
         for size in order:
             found = sets[size]
             for _ in range(RESOLVES // 5):
@@ -216,7 +139,9 @@ def load(source_kind: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/rules.db?timeout_ms=60000"
         if source_kind != "objects":
-            subprocess.run([sys.executable, "-m", "benchmarks.rule_sets", "prepare", source_kind, folder], check=True)
+            subprocess.run(
+                [sys.executable, "-m", "benchmarks.growth.rule_sets", "prepare", source_kind, folder], check=True
+            )
         before = _resident()
         began = time.perf_counter()
         source: Source = (
