@@ -155,6 +155,7 @@ class EffectiveLimit(Model):
     window_seconds: Annotated[float, Field(description="Of a calendar window the longest: 31 days for a month.")]
     calendar: Annotated[str, Field(description="Only of a calendar window: its unit, such as `month`.")] = ""
     timezone: Annotated[str, Field(description="Only of a calendar window: its time zone.")] = ""
+    lease: Annotated[bool, Field(description="Only of a rule with leases: true.")] = False
     expires_at: Timestamp | None
     limit: Count
     remaining: Count
