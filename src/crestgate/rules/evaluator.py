@@ -14,6 +14,7 @@ from crestgate.core.algorithms import build
 from crestgate.core.bounds import MAX_COST, check_input, whole_cost
 from crestgate.core.context import ContextFields, RequestContext
 from crestgate.core.decision import Decision
+from crestgate.core.plans import Plan
 from crestgate.limiter.backend import Backend
 from crestgate.limiter.pending_check import PendingCheck
 from crestgate.rules.catalog import Catalog
@@ -127,14 +128,14 @@ class RemoteRuleEvaluator:
         return None
 
 
-class CatalogPlans(Mapping[str, tuple[str, ...]]):
-    """The current plans of a catalog."""
+class CatalogPlans(Mapping[str, Plan]):
+    """The limits of the current plans of a catalog."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    def __getitem__(self, name: str) -> tuple[str, ...]:
-        return self._catalog.current.plans[name]
+    def __getitem__(self, name: str) -> Plan:
+        return self._catalog.current.plans[name].resolved
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._catalog.current.plans)

@@ -110,6 +110,15 @@ Limits = Annotated[
 ]
 
 
+Lease = Annotated[
+    bool | None,
+    Field(
+        description="Whether processes decide from slices of the limits that they charge in advance; by "
+        "default `false`. For `token_bucket`, `fixed_window`, `gcra` and calendar windows."
+    ),
+]
+
+
 class PlanBody(Model):
     """A plan in a request."""
 
@@ -120,6 +129,7 @@ class PlanBody(Model):
 
     name: str
     limits: Limits
+    lease: Lease = None
 
 
 class PlanLimits(Model):
@@ -127,11 +137,13 @@ class PlanLimits(Model):
 
     name: str | None = None
     limits: Limits
+    lease: Lease = None
 
 
 class PlanResponse(Model):
     name: str
     limits: Annotated[list[str], Field(description="Each in its canonical notation.")]
+    lease: Annotated[bool, Field(description="Only of a plan with leases: true.")] = False
 
 
 class PlanPage(Model):
