@@ -33,13 +33,22 @@ RULE: dict[str, Any] = {
 PLAN = {"name": "hot", "limits": [f"{LIMIT}/year using fixed_window"], "lease": True}
 
 
+def is_known(service: Service) -> bool:
+    """Whether the rule and the plan are, to the worker that accepts another connection."""
+    with service.client() as client:
+        checks = [{"context": {"user": "probe", "path": "/hot"}}, {"key": "probe", "plans": ["hot"]}]
+        answers = [client.post("/api/v1/check", json=check) for check in checks]
+    return all(answer.status_code == 200 and answer.json()["reason"] == "ok" for answer in answers)
+
+
 @pytest.fixture(scope="module")
 def leased(tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer | GivenServer) -> Iterator[Service]:
-    config = f"store: {redis_server.url}?prefix={uuid4().hex}\n"
+    config = f"store: {redis_server.url}?prefix={uuid4().hex}&timeout_ms=10000\n"
     with Service(tmp_path_factory.mktemp("leases"), config, GENEROUS, ("--workers", "2")) as started:
         with started.client(started.key) as admin:
             assert admin.post("/api/v1/rules", json=RULE).status_code == 201
             assert admin.post("/api/v1/plans", json=PLAN).status_code == 201
+        wait_until("both workers know the rule and the plan", lambda: all(is_known(started) for _ in range(10)))
         yield started
         assert "Traceback" not in started.logged
 
@@ -53,7 +62,7 @@ def admin(leased: Service) -> Iterator[httpx.Client]:
 def cache_hits(client: httpx.Client, cache: str) -> float:
     families = {one.name: one for one in text_string_to_metric_families(client.get("/metrics").text)}
     samples = families["crestgate_cache_hits"].samples
-    return sum(sample.value for sample in samples if sample.labels["cache"] == cache)
+    return sum(float(sample.value) for sample in samples if sample.labels["cache"] == cache)
 
 
 def test_lease_is_shown_where_limits_are(admin: httpx.Client) -> None:
@@ -78,7 +87,7 @@ def test_leased_limit_is_exact(leased: Service, admin: httpx.Client, kind: str) 
         with leased.client() as client:  # with a connection of its own, so that both workers take part
             answers = [client.post("/api/v1/check", json=body).json() for _ in range(EACH)]
         assert {answer["reason"] for answer in answers} <= {"ok", "limited"}
-        return sum(answer["allowed"] for answer in answers)
+        return sum(int(answer["allowed"]) for answer in answers)
 
     before = cache_hits(admin, "leases")
     with ThreadPoolExecutor(CLIENTS) as pool:
@@ -88,7 +97,7 @@ def test_leased_limit_is_exact(leased: Service, admin: httpx.Client, kind: str) 
 
     def rest_is_allowed() -> bool:  # what the workers have not used of their slices goes back
         nonlocal allowed
-        allowed += admin.post("/api/v1/check", json=body).json()["allowed"]
+        allowed += int(admin.post("/api/v1/check", json=body).json()["allowed"])
         assert allowed <= LIMIT
         return allowed == LIMIT
 

@@ -11,7 +11,6 @@ from crestgate.config.settings import load_settings
 from crestgate.core.plans import Resolver
 from crestgate.errors import ValidationError
 from crestgate.rules.editor import Editor
-from crestgate.rules.plan import StoredPlan
 from crestgate.rules.port import Record
 from crestgate.rules.records import plan_body, plan_of
 from crestgate.testing import FakeClock
@@ -23,9 +22,7 @@ def test_stored_plan_has_a_lease_only_if_it_is_true() -> None:
     repository = MemoryRepository()
     editor = Editor(repository, ALICE)
     editor.put_plan("plain", "5/s")
-    assert editor.put_plan("hot", ["5/s", "9/calendar day"], lease=True) == StoredPlan(
-        ("5/second", "9/calendar day"), True
-    )
+    assert editor.put_plan("hot", ["5/s", "9/calendar day"], lease=True) == ("5/second", "9/calendar day")
     bodies = {record.id: record.body for record in repository.list("plan")}
     assert bodies == {
         "plain": {"limits": ["5/second"]},
