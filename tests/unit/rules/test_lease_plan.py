@@ -61,7 +61,8 @@ def settings_of(tmp_path: Path, plans: str) -> str:
 
 
 def test_plan_of_a_file_is_leased(tmp_path: Path) -> None:
-    plans = "{hot: {limits: [3/minute, 5/day using fixed_window], lease: true}, cold: {limits: 3/minute, lease: false}}"
+    hot = "{limits: [3/calendar minute, 5/day using fixed_window], lease: true}"
+    plans = f"{{hot: {hot}, cold: {{limits: 3/minute, lease: false}}}}"
     with Limiter.from_config(settings_of(tmp_path, plans), clock=FakeClock(1_700_000_000)) as limiter:
         assert [algorithm.lease for algorithm in limiter.resolver.chain("hot")] == [True, True]
         assert [algorithm.lease for algorithm in limiter.resolver.chain("cold")] == [False]

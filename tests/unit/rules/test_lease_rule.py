@@ -99,8 +99,8 @@ def test_diff_and_override_keep_the_lease() -> None:
 def test_backend_leases_from_the_first_rule_with_a_lease_on(tmp_path: Path) -> None:
     """A rule without a lease has the same algorithm, and is checked before."""
     path = tmp_path / "crestgate.yaml"
-    one = "rule_id: one, dimension: user, limit: 5, window_seconds: 60, algorithm: gcra"
-    two = "rule_id: two, dimension: ip, limit: 5, window_seconds: 60, algorithm: gcra, lease: true"
+    one = "rule_id: one, dimension: user, limit: 5, window_seconds: 60, algorithm: fixed_window"
+    two = "rule_id: two, dimension: ip, limit: 5, window_seconds: 60, algorithm: fixed_window, lease: true"
 
     def limiter(rules: str) -> Limiter:
         path.write_text(f"mode: embedded\nstore: shared://{tmp_path}/counters\nrules: [{rules}]\n")
