@@ -35,6 +35,7 @@ NAVIGATION: dict[str, list[str]] = {
     "Concepts": [
         "algorithms.md",
         "in-flight.md",
+        "leases.md",
         "rules.md",
         "own-dimensions.md",
         "priorities.md",

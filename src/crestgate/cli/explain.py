@@ -238,4 +238,5 @@ def _row(rule: Mapping[str, Any]) -> list[str | Cell]:
         resets = format_duration(counter["reset_after"])
         numbers = [str(counter["used"]), str(counter["remaining"]), resets, counter["store"]]
     verdict = VERDICTS.get(rule["status"], Cell(str(rule["status"])))
-    return [rule["rule_id"], verdict, rule["limit"], *numbers, rule["reason"]]
+    limit = f"{rule['limit']} (lease)" if rule.get("lease") else rule["limit"]
+    return [rule["rule_id"], verdict, limit, *numbers, rule["reason"]]

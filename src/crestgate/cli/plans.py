@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated
 from urllib.parse import quote
@@ -31,7 +31,8 @@ from crestgate.config.settings import Settings
 from crestgate.errors import NotFoundError, ReadOnlyError
 from crestgate.rules.diff import all_records
 from crestgate.rules.editor import Editor
-from crestgate.rules.records import plan_of, read_plan
+from crestgate.rules.plan import StoredPlan
+from crestgate.rules.records import plan_body, plan_of, read_plan
 
 __all__ = ["plans_app"]
 
@@ -57,9 +58,9 @@ def list_plans(
     """
     plans = _read(rules_store, config, url, token)
     if as_json:
-        print_json([{"name": name, "limits": list(limits)} for name, limits in sorted(plans.items())])
+        print_json([{"name": name, **plan_body(plan)} for name, plan in sorted(plans.items())])
     elif plans:
-        rows = [[name, "; ".join(limits)] for name, limits in sorted(plans.items())]
+        rows = [[name, _text(plan)] for name, plan in sorted(plans.items())]
         print_table((Column("plan", wraps=True), Column("limits", wraps=True)), rows)
     else:
         print_line("no plans")
@@ -79,19 +80,22 @@ def get(
     \b
     crestgate plans get gold
     """
-    limits = _read(rules_store, config, url, token).get(name)
-    if limits is None:
+    plan = _read(rules_store, config, url, token).get(name)
+    if plan is None:
         raise NotFoundError(f"there is no plan {name!r}")
     if as_json:
-        print_json({"name": name, "limits": list(limits)})
+        print_json({"name": name, **plan_body(plan)})
     else:
-        print_line(f"{name}: {'; '.join(limits)}")
+        print_line(f"{name}: {_text(plan)}")
 
 
 @plans_app.command("set")
 def set_plan(
     name: NameArgument,
     limits: Annotated[list[str], typer.Argument(metavar="LIMIT...", help="'10/second burst 20', '5000/day'.")],
+    lease: Annotated[
+        bool, typer.Option("--lease", help="Decide from slices of the limits that are charged in advance.")
+    ] = False,
     rules_store: RulesStoreOption = None,
     config: ConfigOption = None,
     url: UrlOption = None,
@@ -103,13 +107,13 @@ def set_plan(
     \b
     crestgate plans set gold '10/second burst 20' 5000/day
     """
-    read = list(read_plan(name, limits))
+    plan = read_plan(name, limits, lease)
     with _writer(rules_store, config, url, token) as (put, _):
-        put(name, read)
+        put(name, plan)
     if as_json:
-        print_json({"name": name, "limits": read})
+        print_json({"name": name, **plan_body(plan)})
     else:
-        print_line(Cell("set", "green"), f"  plan {name}: {'; '.join(read)}")
+        print_line(Cell("set", "green"), f"  plan {name}: {_text(plan)}")
 
 
 @plans_app.command()
@@ -134,12 +138,15 @@ def delete(
         print_line(Cell("deleted", "red"), f"  plan {name}")
 
 
-Put = Callable[[str, list[str]], object]
+Put = Callable[[str, StoredPlan], object]
 
 
-def _read(
-    rules_store: str | None, config: str | None, url: str | None, token: str | None
-) -> Mapping[str, Sequence[str]]:
+def _text(plan: StoredPlan) -> str:
+    limits = "; ".join(plan.limits)
+    return f"{limits} (lease)" if plan.lease else limits
+
+
+def _read(rules_store: str | None, config: str | None, url: str | None, token: str | None) -> Mapping[str, StoredPlan]:
     """The plans of a service or of one database; without options those in force, as a service of this folder has them:
     of the settings and of the database."""
     service = remote_service(url, token, rules_store=rules_store, config=config)
@@ -165,7 +172,7 @@ def _writer(
     service = remote_service(url, token, rules_store=rules_store, config=config)
     if service is not None:
         client = service
-        yield lambda name, limits: _put(client, name, limits), lambda name: client.delete(_path(name))
+        yield lambda name, plan: _put(client, name, plan), lambda name: client.delete(_path(name))
         return
     with open_rules_for(rules_store, config) as repository:
         editor = Editor(repository, actor())
@@ -174,9 +181,9 @@ def _writer(
             if not rules_store and repository.get("plan", name) is None:
                 _check_not_in_settings(load_settings_for(config), name)
 
-        def put(name: str, limits: list[str]) -> None:
+        def put(name: str, plan: StoredPlan) -> None:
             check(name)
-            editor.put_plan(name, limits)
+            editor.put_plan(name, plan.limits, lease=plan.lease)
 
         def delete(name: str) -> None:
             check(name)
@@ -191,11 +198,11 @@ def _check_not_in_settings(settings: Settings, name: str) -> None:
         raise ReadOnlyError(f"plan {name!r} is defined in a file, which is read-only here: change it there")
 
 
-def _put(service: ServiceClient, name: str, limits: list[str]) -> None:
+def _put(service: ServiceClient, name: str, plan: StoredPlan) -> None:
     try:
-        service.put(_path(name), {"limits": limits})
+        service.put(_path(name), plan_body(plan))
     except NotFoundError:
-        service.post(PLANS, {"name": name, "limits": limits})
+        service.post(PLANS, {"name": name, **plan_body(plan)})
 
 
 def _path(name: str) -> str:

@@ -148,7 +148,8 @@ class ServiceRules:
         if not isinstance(data, dict):
             raise self._service.unexpected(f"it returned an invalid {kind}")
         if kind == "plan":
-            record = Record("plan", str(data.get("name")), 1, {"limits": data.get("limits")}, 1, 1)
+            body = {name: value for name, value in data.items() if name != "name"}
+            record = Record("plan", str(data.get("name")), 1, body, 1, 1)
             plan_of(record)  # raises if it is invalid
             return record
         fields = Fields(data, "", Problems(), data)

@@ -294,7 +294,10 @@ def _sections(rules: Sequence[Rule], repository: RuleSource) -> dict[str, Any]:
     defaults = {record.id: record.body for record in all_records(repository, "default")}
     sections: dict[str, Any] = {
         "rules": [rule.to_data() for rule in rules],
-        "plans": {record.id: record.body["limits"] for record in all_records(repository, "plan")},
+        "plans": {
+            record.id: record.body if record.body.get("lease") else record.body["limits"]
+            for record in all_records(repository, "plan")
+        },
         "tiers": {record.id: record.body["tier"] for record in all_records(repository, "tier")},
     }
     if "policy" in defaults:

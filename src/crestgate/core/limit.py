@@ -13,7 +13,7 @@ from crestgate.core.calendar_units import CALENDAR_UNITS, DEFAULT_ZONE
 from crestgate.core.notation import Notation, canonical, parse_chain
 from crestgate.errors import ConfigError
 
-__all__ = ["CALENDAR_ALGORITHM", "DEFAULT_ALGORITHM", "Limit", "unknown_algorithm"]
+__all__ = ["CALENDAR_ALGORITHM", "DEFAULT_ALGORITHM", "Limit", "leasable_algorithms", "unknown_algorithm"]
 
 DEFAULT_ALGORITHM = "token_bucket"
 CALENDAR_ALGORITHM = "fixed_window"
@@ -73,8 +73,10 @@ class Limit:
         if not isinstance(self.lease, bool):
             raise ConfigError.of("lease", f"must be true or false, not {self.lease!r}")
         if self.lease and not kind.can_lease:
-            leased = ", ".join(name for name, other in ALGORITHMS.items() if other.can_lease)
-            raise ConfigError.of("lease", f"is not possible with {self.algorithm}: there are leases of {leased}")
+            others = ", ".join(leasable_algorithms())
+            raise ConfigError.of(
+                "lease", f"is not possible with {self.algorithm}: leave it out, or use one of {others}"
+            )
         build(self, "")  # ConfigError for what cannot be counted exactly
 
     def _check_calendar(self) -> None:
@@ -176,6 +178,11 @@ class Limit:
         extra += f", name={self.name!r}" if self.name is not None else ""
         extra += ", lease=True" if self.lease else ""
         return f"Limit({self.count}, {self.period!r}{extra})"
+
+
+def leasable_algorithms() -> list[str]:
+    """The algorithms whose limits can be leased."""
+    return [name for name, kind in ALGORITHMS.items() if kind.can_lease]
 
 
 def unknown_algorithm(name: object) -> str:

@@ -111,7 +111,7 @@ class Resolver:
         if plan is None:
             return None
         known = self._plans_compiled.get(name)
-        if known is None or (known[0] is not plan and known[0] != plan):
+        if known is None or (known[0] is not plan and not _is_same(known[0], plan)):
             known = add_bounded(self._plans_compiled, name, (plan, self._compile_plan(name, plan)), MAX_CACHED)
         return known[1]
 
@@ -128,7 +128,7 @@ class Resolver:
                 f"a plan's name may not begin like {name!r}, since the counters of rules, and of limits that callers "
                 "of a service write out, are named so: call it something else"
             )
-        items = [plan] if isinstance(plan, str | Limit) else plan
+        items = _items(plan)
         if not isinstance(items, Sequence) or not items:
             raise ConfigError(f"plan {name!r} must be a limit or a list of limits, not {plan!r}")
         limits: list[Limit] = []
@@ -171,6 +171,19 @@ class Resolver:
             if not self._plans:
                 known = f"; no plans are given: write a limit such as '100/minute', or plans={{{text!r}: '100/minute'}}"
             raise ConfigError(f"there is no plan {text!r}: {hint}it is not a limit either{known}") from error
+
+
+def _is_same(known: Plan, plan: Plan) -> bool:
+    """Whether two values of a plan compile to the same: equal limits may differ in their leases."""
+    return known == plan and [*map(_leases, _items(known))] == [*map(_leases, _items(plan))]
+
+
+def _items(plan: Plan) -> Sequence[str | Limit]:
+    return [plan] if isinstance(plan, str | Limit) else plan
+
+
+def _leases(item: str | Limit) -> bool:
+    return isinstance(item, Limit) and item.lease
 
 
 def _unknown(_: str) -> None:

@@ -78,8 +78,7 @@ class DescriptorEvaluator:
         """An encoded RateLimitRequest, prepared or cached."""
         domains = self.descriptors.current
         if domains is not self._domains:
-            self._domains = domains
-            self.cache.clear()
+            self._use(domains)
         check = self.cache.get(data)
         if check is not None:
             return check
@@ -92,6 +91,8 @@ class DescriptorEvaluator:
     def read(self, message: Any) -> RateLimitCheck:
         """A RateLimitRequest, prepared."""
         domains = self.descriptors.current
+        if domains is not self._domains:
+            self._use(domains)
         check = read_request(domains, message, self.charge_beyond)
         if not domains.knows(message.domain):
             self._log_unknown_domain(message.domain)
@@ -106,6 +107,13 @@ class DescriptorEvaluator:
             else:
                 check.labels[index] = own
         return check
+
+    def _use(self, domains: Domains) -> None:
+        """Other domains are in force from now on."""
+        self._domains = domains
+        self.cache.clear()
+        if domains.leased is not None:
+            self.backend.leases(domains.leased)
 
     def prepare_reset(self, domain: str, descriptors: Sequence[Any]) -> PendingCheck:
         """The reset of the counters of descriptors, which have `entries` with `key` and `value` each."""

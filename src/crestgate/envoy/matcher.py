@@ -9,10 +9,10 @@ applies if it is at the level where the entries end; limits above or below do no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, final
 
-from crestgate.core.algorithms import ALGORITHMS
+from crestgate.core.algorithms import ALGORITHMS, Algorithm
 from crestgate.core.bounded_cache import BoundedCache
 from crestgate.envoy.counter_keys import SHORT_KEY, entry_part, escaped_value, is_secret, secret_part, shorten_key
 from crestgate.envoy.descriptor_tree import DescriptorNode, runtime_label
@@ -44,13 +44,16 @@ class Match:
 class Domains:
     """All domains, immutable."""
 
-    __slots__ = ("_overrides", "counts", "roots")
+    __slots__ = ("_overrides", "counts", "leased", "roots")
 
     def __init__(self, roots: Mapping[str, DescriptorNode]) -> None:
         self.roots: dict[str, DescriptorNode] = dict(roots)
         self._overrides: dict[tuple[str, str, int, int, bool | None], DescriptorLimit] = BoundedCache(MAX_OVERRIDES)
         self.counts: dict[str, int] = {domain: _limits_below(node) for domain, node in roots.items()}
         """How many limits each domain has."""
+        self.leased: Algorithm | None = _first_leased(self.roots.values())
+        """One of the limits that have leases, if there are any. Overrides of requests have none: they share counters
+        with configured limits."""
 
     def knows(self, domain: str) -> bool:
         return domain in self.roots
@@ -143,6 +146,17 @@ class Domains:
 
 def _part(key: str, value: str) -> str:
     return secret_part(value) if is_secret(key) else escaped_value(value)
+
+
+def _first_leased(nodes: Iterable[DescriptorNode]) -> Algorithm | None:
+    for node in nodes:
+        limit = node.limit
+        if limit is not None and limit.algorithm is not None and limit.algorithm.lease:
+            return limit.algorithm
+        leased = _first_leased([child for branch in node.branches.values() for child in branch.nodes()])
+        if leased is not None:
+            return leased
+    return None
 
 
 def _limits_below(node: DescriptorNode) -> int:

@@ -74,15 +74,17 @@ def compile_limit(
     burst: int | None = None,
     separate_counter: bool = False,
     headers: bool = True,
+    lease: bool = False,
 ) -> tuple[Algorithm, int]:
     """A limit's algorithm, and the number of its unit. ConfigError if it cannot be counted exactly. With
-    `separate_counter` its counter is not shared with limits of another number; without `headers` none shows it.
+    `separate_counter` its counter is not shared with limits of another number; without `headers` none shows it; with
+    `lease` it is decided from slices that are charged in advance.
 
     >>> algorithm, unit = compile_limit(5, 86_400, "fixed_window", "messaging.to_number")
     >>> algorithm.name, algorithm.label, unit
     ('envoy:86400', 'messaging.to_number', 4)
     """
-    limit = Limit(requests, seconds, burst, algorithm)
+    limit = Limit(requests, seconds, burst, algorithm, lease=lease)
     name = f"envoy:{seconds}:{requests}" if separate_counter else f"envoy:{seconds}"
     compiled = build(limit, name, label)
     compiled.in_headers = headers

@@ -8,9 +8,9 @@ descriptors:
       - key: to_number
         rate_limit: {unit: day, requests_per_unit: 5}
 
-`rate_limit` has five additional fields: `algorithm`, `burst`, `unit_multiplier`, `headers` and `charge_beyond_limit`,
-which a file can also have beside `domain`, for all of its limits. What the reference silently ignores (such as a field
-at the wrong level) is an error here.
+`rate_limit` has six additional fields: `algorithm`, `burst`, `unit_multiplier`, `headers`, `lease` and
+`charge_beyond_limit`, which a file can also have beside `domain`, for all of its limits. What the reference silently
+ignores (such as a field at the wrong level) is an error here.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 from crestgate.core.algorithms import ALGORITHMS, CONCURRENCY
 from crestgate.core.algorithms.algorithm import MAX_SAFE_INTEGER
+from crestgate.core.limit import leasable_algorithms
 from crestgate.envoy.descriptor_tree import WILD, DescriptorNode, add_node, domain_node, path_of
 from crestgate.envoy.rate_limit import DEFAULT_ALGORITHM, MAX_REQUESTS, UNITS, DescriptorLimit, compile_limit
 from crestgate.errors import ConfigError, Problem
@@ -31,14 +32,13 @@ __all__ = ["TEXTS", "read_domain"]
 ROOT = ("domain", "descriptors", "charge_beyond_limit")
 RATE_LIMIT = (
     *("unit", "requests_per_unit", "unlimited", "name", "replaces", "algorithm", "burst", "unit_multiplier"),
-    "charge_beyond_limit",
-    "headers",
+    *("charge_beyond_limit", "headers", "lease"),
 )
 DESCRIPTOR = (
     *("key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric"),
     *("share_threshold", "metadata"),
 )
-EXTENSIONS = ("algorithm", "burst", "unit_multiplier", "charge_beyond_limit", "headers")
+EXTENSIONS = ("algorithm", "burst", "unit_multiplier", "charge_beyond_limit", "headers", "lease")
 TEXTS = re.compile(r"domain|(?:descriptors\[[0-9]+\]\.)+(?:key|value|rate_limit\.(?:name|replaces\[[0-9]+\]\.name))")
 """Paths whose values are always text: `value: 5` and `value: 1.10` are these characters."""
 MAX_BYTES = 1024
@@ -107,10 +107,11 @@ def _read_limit(descriptor: Fields, label: str, beyond: bool | None) -> Descript
     burst = _burst(fields, algorithm)
     beyond = _optional_flag(fields, "charge_beyond_limit", beyond)
     headers = fields.boolean("headers", True)
+    lease = _lease(fields, algorithm)
     if len(fields.problems.entries) > before:
         return None
     try:
-        steps, unit = compile_limit(requests, seconds, algorithm, label, burst, headers=headers)
+        steps, unit = compile_limit(requests, seconds, algorithm, label, burst, headers=headers, lease=lease)
     except ConfigError as error:
         fields.problems.add(path, str(error))
         return None
@@ -129,6 +130,16 @@ def _burst(fields: Fields, algorithm: str) -> int | None:
         return None
     burst: int | None = fields.integer("burst", None, minimum=1, maximum=MAX_REQUESTS)
     return burst
+
+
+def _lease(fields: Fields, algorithm: str) -> bool:
+    lease = _flag(fields, "lease")
+    if lease and not ALGORITHMS[algorithm].can_lease:
+        others = join_names(leasable_algorithms())
+        fields.report(
+            "lease", f"is not possible with {algorithm}: remove it, or write 'algorithm:' with one of {others}"
+        )
+    return lease
 
 
 def _replaces(fields: Fields, name: str) -> frozenset[str]:

@@ -82,6 +82,10 @@ class LocalDecisions:
         self.lock = fork_safe_lock()
         self.table = LeaseTable()
         self.denials = DenialCache() if with_denials else None
+        self.denied_locally = 0
+        """Requests that were denied without the store."""
+        self.leased_locally = 0
+        """Requests that were decided from slices, without the store."""
         renew_after_fork(self)
 
     def renew(self) -> None:
@@ -103,6 +107,7 @@ class LocalDecisions:
             if known and denials is not None:
                 denied = denials.answer(members, now)
                 if denied is not None:
+                    self.denied_locally += 1
                     return [denied]
             outcomes: list[Outcome] = []
             for member in members:
@@ -112,6 +117,7 @@ class LocalDecisions:
                     self._put_back(members[: len(outcomes)], now)
                     return None
                 outcomes.append(outcome)
+            self.leased_locally += 1
         return [outcomes]
 
     def begin(self, batch: Sequence[Request]) -> bool:

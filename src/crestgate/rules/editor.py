@@ -30,7 +30,7 @@ from crestgate.rules.compat.rule_ids import derived_id, derived_id_prefix, short
 from crestgate.rules.diff import Difference, all_records, compare
 from crestgate.rules.overrides import override_id, overrides_in, overrides_of
 from crestgate.rules.port import Actor, Changes, Edit, Kind, Record, Repository, UnreadableRecord
-from crestgate.rules.records import POLICY_IDS, edit_of, last_number_of, read_plan, rule_of
+from crestgate.rules.records import POLICY_IDS, edit_of, last_number_of, plan_body, read_plan, rule_of
 from crestgate.rules.rule import ANY, MAX_TIER_BYTES, Rule, is_tier
 
 __all__ = ["Difference", "Editor", "all_records"]
@@ -184,12 +184,14 @@ class Editor:
         self._write([Edit("rule", chosen.rule_id, None, chosen.version)])
         return chosen
 
-    def put_plan(self, name: str, limits: object, *, create: bool | None = None) -> tuple[str, ...]:
-        """Write a plan: `create` a new one, replace an existing one, or (None) either."""
-        read = read_plan(name, limits)
+    def put_plan(
+        self, name: str, limits: object, *, lease: bool = False, create: bool | None = None
+    ) -> tuple[str, ...]:
+        """Write a plan: `create` a new one, replace an existing one, or (None) either. Returns its limits."""
+        read = read_plan(name, limits, lease)
         expected = None if create is None else 0 if create else self._get("plan", name).version
-        self._write([Edit("plan", name, {"limits": list(read)}, expected)])
-        return read
+        self._write([Edit("plan", name, plan_body(read), expected)])
+        return read.limits
 
     def delete_plan(self, name: str) -> None:
         self._write([Edit("plan", name, None)])

@@ -14,6 +14,7 @@ from crestgate.core.algorithms import build
 from crestgate.core.bounds import MAX_COST, check_input, whole_cost
 from crestgate.core.context import ContextFields, RequestContext
 from crestgate.core.decision import Decision
+from crestgate.core.plans import Plan
 from crestgate.limiter.backend import Backend
 from crestgate.limiter.pending_check import PendingCheck
 from crestgate.rules.catalog import Catalog
@@ -39,7 +40,7 @@ class RuleEvaluator:
         self._rules: Final = catalog
         self._backend: Final = backend
         self._pressure: Final = backend.pressure
-        self._supported: set[tuple[str, str | None]] = set()
+        self._supported: set[tuple[str, str | None, bool]] = set()
         self._lock = fork_safe_lock()
         catalog.accept_only(self._check_support)
 
@@ -93,13 +94,14 @@ class RuleEvaluator:
                     self.shadow_denials[shadow.name] = self.shadow_denials.get(shadow.name, 0) + 1
 
     def _check_support(self, rule: Rule) -> None:
-        """Refuse a rule whose store does not exist or does not support its algorithm; each pair is checked once."""
-        if (rule.algorithm, rule.store) not in self._supported:
+        """Refuse a rule whose store does not exist or does not support its algorithm; each combination is checked once.
+        From the first rule with a lease on, the backend is ready for leases."""
+        if (rule.algorithm, rule.store, rule.lease) not in self._supported:
             self._backend.check_store(rule.store, rule.rule_id)
             algorithm = build(rule.compiled(), rule.counter)
             algorithm.store = rule.store
             self._backend.check_support(algorithm)
-            self._supported.add((rule.algorithm, rule.store))
+            self._supported.add((rule.algorithm, rule.store, rule.lease))
 
 
 class RemoteRuleEvaluator:
@@ -126,14 +128,14 @@ class RemoteRuleEvaluator:
         return None
 
 
-class CatalogPlans(Mapping[str, tuple[str, ...]]):
-    """The current plans of a catalog."""
+class CatalogPlans(Mapping[str, Plan]):
+    """The limits of the current plans of a catalog."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    def __getitem__(self, name: str) -> tuple[str, ...]:
-        return self._catalog.current.plans[name]
+    def __getitem__(self, name: str) -> Plan:
+        return self._catalog.current.plans[name].resolved
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._catalog.current.plans)

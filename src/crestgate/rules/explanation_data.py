@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from crestgate.core.decision import Decision
+from crestgate.core.limit import Limit
 from crestgate.limiter.pending_check import PendingCheck
 from crestgate.rules.explanation import Explanation, RuleStatus, RuleVerdict, shown_identifiers
 from crestgate.rules.explanation_changes import BindingLimit, Override, changes_of
@@ -83,7 +84,8 @@ def _rule_data(verdict: RuleVerdict) -> dict[str, Any]:
     data["dimension"] = list(rule.dimensions) if rule.is_composite else rule.dimension
     data["identifier"] = identifiers if rule.is_composite and rule.identifier != ANY else identifiers[0]
     data.update({name: getattr(rule, name) for name in ("endpoint_pattern", "method", "tier", "mode")})
-    return {**data, "limit": str(rule.compiled()), **_verdict_data(verdict.status, verdict.reason, verdict.lost_to)}
+    verdict_data = _verdict_data(verdict.status, verdict.reason, verdict.lost_to)
+    return {**data, **_limit_data(rule.compiled()), **verdict_data}
 
 
 def _plan_data(member: Member) -> dict[str, Any]:
@@ -97,9 +99,14 @@ def _plan_data(member: Member) -> dict[str, Any]:
         "method": ANY,
         "tier": ANY,
         "mode": "enforce",
-        "limit": str(member.algorithm.limit),
+        **_limit_data(member.algorithm.limit),
         **_verdict_data("applies", "a plan that the request names", None),
     }
+
+
+def _limit_data(limit: Limit) -> dict[str, Any]:
+    data: dict[str, Any] = {"limit": str(limit)}
+    return {**data, "lease": True} if limit.lease else data
 
 
 def _verdict_data(status: RuleStatus, reason: str, lost_to: str | None) -> dict[str, Any]:

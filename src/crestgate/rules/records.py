@@ -2,7 +2,7 @@
 
 rule      by its rule_id            the rule, without the fields that the repository sets
 tier      by the user               {"tier": "premium"}
-plan      by its name               {"limits": ["10/second burst 20", "5000/day"]}
+plan      by its name               {"limits": ["10/second burst 20", "5000/day"]}, and "lease": true if it has leases
 default   "policy"                  a policy without its key: for keys without one
           "client_limits"           {"limits": ["100/minute"]}: for clients that are not configured
           "policy_key"              {"parts": ["user", "route"]}: which key's policy joins the chain of a request
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from shlex import quote
+from typing import Any
 
 from crestgate.core.algorithms import build
 from crestgate.core.limit import Limit
@@ -23,6 +24,7 @@ from crestgate.errors import ConfigError, Problem, ValidationError
 from crestgate.loader.fields import describe
 from crestgate.rules.compat.clients import client_limit_of
 from crestgate.rules.compat.policies import policy_of
+from crestgate.rules.plan import StoredPlan
 from crestgate.rules.port import Edit, Record
 from crestgate.rules.rule import Rule
 
@@ -30,6 +32,7 @@ __all__ = [
     "POLICY_IDS",
     "edit_of",
     "last_number_of",
+    "plan_body",
     "plan_of",
     "read_limits",
     "read_plan",
@@ -82,23 +85,35 @@ def last_number_of(record: Record | None) -> int:
     return last
 
 
-def plan_of(record: Record) -> tuple[str, ...]:
-    return read_plan(record.id, record.body.get("limits"))
+def plan_of(record: Record) -> StoredPlan:
+    return read_plan(record.id, record.body.get("limits"), record.body.get("lease", False))
 
 
-def read_plan(name: str, limits: object) -> tuple[str, ...]:
-    """A plan's limits, each in its canonical notation; ConfigError if it is invalid."""
+def plan_body(plan: StoredPlan) -> dict[str, Any]:
+    """What a repository stores of a plan, and what the API returns beside its name."""
+    body: dict[str, Any] = {"limits": list(plan.limits)}
+    return {**body, "lease": True} if plan.lease else body
+
+
+def read_plan(name: str, limits: object, lease: object = False) -> StoredPlan:
+    """A plan, with its limits in their canonical notation; ConfigError if it is invalid."""
     items = _items(limits)
     Resolver({name: items})  # raises for an invalid name
-    return tuple([str(limit) for item in items for limit in Limit.parse_chain(item)])
+    return StoredPlan(tuple([str(limit) for item in items for limit in Limit.parse_chain(item)]), _lease(lease))
 
 
 def read_limits(limits: object) -> tuple[str, ...]:
-    """As `read_plan`, without the name of a plan."""
+    """The limits of a plan that has no name yet."""
     found = [limit for item in _items(limits) for limit in Limit.parse_chain(item)]
     for limit in found:
         build(limit, str(limit))  # raises for limits that no algorithm can count
     return tuple(map(str, found))
+
+
+def _lease(lease: object) -> bool:
+    if not isinstance(lease, bool):
+        raise ConfigError.of("lease", f"must be true or false, not {describe(lease)}")
+    return lease
 
 
 def _items(limits: object) -> list[str]:

@@ -19,10 +19,10 @@ from crestgate.core.algorithms import ALGORITHMS
 from crestgate.core.calendar_units import CALENDAR_UNITS, DEFAULT_ZONE
 from crestgate.core.dimensions import DIMENSION_NAMES, MAX_PARTS, dimension_order, join_parts, split_parts
 from crestgate.core.failure_policies import FAILURE_POLICIES
-from crestgate.core.limit import CALENDAR_ALGORITHM, Limit
+from crestgate.core.limit import CALENDAR_ALGORITHM, Limit, leasable_algorithms
 from crestgate.core.store_names import STORE_NAME
 from crestgate.errors import ConfigError
-from crestgate.loader.fields import Fields, Problems
+from crestgate.loader.fields import Fields, Problems, join_names
 from crestgate.rules.dimension_fields import ANY, check_identifier, read_dimension, read_identifier
 from crestgate.rules.matching.patterns import ANY_PATH, parse_pattern
 from crestgate.rules.schema import (
@@ -93,6 +93,8 @@ class Rule:
     """The time zone of a calendar window."""
     headers: bool = True
     """Whether the headers of responses show it; without, it is not told to clients."""
+    lease: bool = False
+    """Whether processes decide from slices of it that they charge in advance: see limiter/leases.py."""
     origin: Mapping[str, Any] | None = field(default=None, hash=False)
     """The policy or client limit that it was written as, so that it can be returned as one."""
     created_us: int | None = field(default=None, compare=False)
@@ -220,13 +222,17 @@ class Rule:
 
     def compiled(self) -> Limit:
         """Its limit."""
-        return _limit(self.limit, self.window_seconds, self.burst, self.algorithm, self.calendar, self.timezone)
+        return _limit(
+            self.limit, self.window_seconds, self.burst, self.algorithm, self.calendar, self.timezone, self.lease
+        )
 
 
 @lru_cache(maxsize=1024)
-def _limit(count: int, seconds: float, burst: int | None, algorithm: str, unit: str | None, zone: str | None) -> Limit:
+def _limit(
+    count: int, seconds: float, burst: int | None, algorithm: str, unit: str | None, zone: str | None, lease: bool
+) -> Limit:
     """Cached: many rules share a few limits."""
-    return Limit(count, seconds, burst, algorithm, unit=unit, zone=zone)
+    return Limit(count, seconds, burst, algorithm, unit=unit, zone=zone, lease=lease)
 
 
 def _seconds_text(seconds: float) -> str:
@@ -258,6 +264,8 @@ def _read(data: object, at: str, problems: Problems) -> Rule | None:
         values.update(_calendar(fields, values["calendar"], values["algorithm"]))
     elif fields.has("timezone"):
         fields.report("timezone", "is for calendar windows: write calendar: day, or leave it out")
+    if values["lease"]:
+        _check_lease(fields, values["algorithm"])
     if len(problems.entries) > before:
         return None
     rule = Rule(**values)
@@ -296,6 +304,16 @@ def _calendar(fields: Fields, unit: str, algorithm: str) -> dict[str, Any]:
         fields.report("algorithm", f"of a calendar window is {CALENDAR_ALGORITHM}, not {algorithm}: leave it out")
     values: dict[str, Any] = {"algorithm": CALENDAR_ALGORITHM, "window_seconds": float(CALENDAR_UNITS[unit])}
     return values if fields.has("timezone") else {**values, "timezone": DEFAULT_ZONE}
+
+
+def _check_lease(fields: Fields, algorithm: str) -> None:
+    if algorithm not in ALGORITHMS or ALGORITHMS[algorithm].can_lease:
+        return
+    default = "" if fields.has("algorithm") else ", the default of rules"
+    others = join_names(leasable_algorithms())
+    fields.report(
+        "lease", f"is not possible with {algorithm}{default}: leave it out, or write algorithm: with one of {others}"
+    )
 
 
 def _read_rule_id(fields: Fields, spec: FieldSpec) -> str:
@@ -435,6 +453,13 @@ RULE_SPECS = (
         "Whether rate limit headers show it: `true` by default; `false` keeps it from clients.",
         default=True,
     ),
+    FieldSpec(
+        "lease",
+        boolean(),
+        "Whether processes decide from slices of the limit that they charge in advance; `false` by default. For "
+        "`token_bucket`, `fixed_window`, `gcra` and calendar windows.",
+        default=False,
+    ),
     FieldSpec("expires_at", TIMESTAMP, "When it expires: RFC 3339, or unix seconds.", nullable=True),
     FieldSpec("created_at", TIMESTAMP, f"{COMPUTED_TEXT} null for a rule of a file.", nullable=True, computed=True),
     FieldSpec("updated_at", TIMESTAMP, f"{COMPUTED_TEXT} null for a rule of a file.", nullable=True, computed=True),
@@ -448,7 +473,7 @@ RULE_SPECS = (
 )
 """The declaration of a rule: the fields that are read, stored and returned, in the order of output."""
 RULE_FIELDS = tuple(spec.name for spec in RULE_SPECS)
-OPTIONAL = {"calendar": None, "timezone": None, "store": None, "headers": True, "origin": None}
+OPTIONAL = {"calendar": None, "timezone": None, "store": None, "headers": True, "lease": False, "origin": None}
 """Left out where they have this value."""
 COMPUTED = frozenset(spec.name for spec in RULE_SPECS if spec.computed)
 ATTRIBUTES = {"expires_at": "expires_us", "created_at": "created_us", "updated_at": "updated_us"}

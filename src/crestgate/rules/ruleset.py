@@ -26,6 +26,7 @@ from crestgate.rules.composites import composite_subject, part_subject
 from crestgate.rules.matching.paths import readings
 from crestgate.rules.matching.patterns import ANY_PATH, Pattern, name_pattern, parse_pattern
 from crestgate.rules.matching.trie import Trie, TrieEditor
+from crestgate.rules.plan import StoredPlan
 from crestgate.rules.rule import ANY, Rule
 from crestgate.rules.rule_table import CachedMatch, ExactComposite, MatchShape, RequestShape, RuleTable
 from crestgate.rules.subjects import attribute_subjects, check_text, counter_key, identified, subjects_of
@@ -72,7 +73,7 @@ class RuleSet:
         clients: Mapping[str, tuple[CompiledRule, ...]],
         attributes: Mapping[str, int],
         tiers: Mapping[str, str],
-        plans: Mapping[str, tuple[str, ...]],
+        plans: Mapping[str, StoredPlan],
         defaults: Defaults,
     ) -> None:
         self.rules = rules
@@ -108,7 +109,7 @@ class RuleSet:
         *,
         precedence: Mapping[str, int] | None = None,
         tiers: Mapping[str, str] | None = None,
-        plans: Mapping[str, tuple[str, ...]] | None = None,
+        plans: Mapping[str, StoredPlan] | None = None,
         defaults: Defaults | None = None,
     ) -> RuleSet:
         """The rule set after a change. `precedence` is that of a rule's source, by rule_id (0 by default): of

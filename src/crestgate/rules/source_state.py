@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from crestgate.errors import ConfigError, Problem, StoreError, ValidationError
 from crestgate.loader.fields import Problems, describe
 from crestgate.rules.compat.policies import POLICY_KEY_PARTS, read_default_policy
+from crestgate.rules.plan import StoredPlan
 from crestgate.rules.port import Changes, Record, Reloadable, Source, UnreadableRecord
 from crestgate.rules.records import plan_of, rule_of, tier_of
 from crestgate.rules.rule import Rule
@@ -35,7 +36,7 @@ class Loaded:
         self.replaced = changes.replaced
         self.rules: dict[str, Rule | None] = {}
         self.tiers: dict[str, str | None] = {}
-        self.plans: dict[str, tuple[str, ...] | None] = {}
+        self.plans: dict[str, StoredPlan | None] = {}
         self.defaults: dict[str, Record | None] = {}
         self.keys: dict[str, Mapping[str, Any] | None] = {}
         """As stored: an invalid API key is not accepted, and does not affect the rules."""
@@ -73,7 +74,7 @@ class SourceSnapshot:
     revision: int = 0
     rules: Mapping[str, Rule] = field(default_factory=dict)
     tiers: Mapping[str, str] = field(default_factory=dict)
-    plans: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    plans: Mapping[str, StoredPlan] = field(default_factory=dict)
     defaults: Mapping[str, Record] = field(default_factory=dict)
     keys: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     unreadable: Mapping[Name, UnreadableRecord] = field(default_factory=dict)

@@ -73,6 +73,14 @@ def test_tier_and_plans(run: Run) -> None:
     run("plans", "set", "silver", "5/second", "100/day")
     assert [plan["name"] for plan in data(run, "plans", "list")] == ["gold", "silver"]
     assert len(data(run, "plans", "get", "silver")["limits"]) == 2
+    run("plans", "set", "hot", "5/second", "--lease")
+    assert data(run, "plans", "get", "hot") == {"name": "hot", "limits": ["5/second"], "lease": True}
+    assert run("plans", "get", "hot").out == "hot: 5/second (lease)\n"
+    run("plans", "set", "hot", "5/second")
+    assert "lease" not in data(run, "plans", "get", "hot")
+    wrong = run("plans", "set", "hot", "5 concurrent", "--lease")
+    assert (wrong.code, "lease is not possible with concurrency" in wrong.err) == (2, True)
+    assert run("plans", "delete", "hot").code == 0
     assert run("plans", "delete", "silver").code == 0
     assert run("plans", "get", "silver").code == 2
 

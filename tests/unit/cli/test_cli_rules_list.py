@@ -78,7 +78,7 @@ def test_listed_yaml_is_applied_elsewhere(run: Run, folder: Path, applied: None)
 def test_list_all_prints_every_record(limits: str, run: Run, folder: Path, applied: None) -> None:
     (folder / "defaults.yaml").write_text(
         "tiers: {'42': basic}\ndefault_policy: {capacity: 7}\npolicy_key: [route, user]\n"
-        f"default_client_limits: {limits}\n"
+        f"default_client_limits: {limits}\nplans: {{hot: {{limits: 5/second, lease: true}}}}\n"
     )
     assert run("rules", "apply", "-f", "defaults.yaml").code == 0
     code, out, _ = run("rules", "list", "--yaml", "--all")
@@ -89,7 +89,7 @@ def test_list_all_prints_every_record(limits: str, run: Run, folder: Path, appli
     for url in (URL, copy):
         for files in (["-f", "dump.yaml"], ["-f", "rules.yaml", "-f", "defaults.yaml"]):
             expected = run("rules", "diff", *files, "--rules-store", url)
-            assert expected == (0, "no differences, 11 compared\n", "")
+            assert expected == (0, "no differences, 12 compared\n", "")
 
 
 def test_list_all_of_an_empty_repository(run: Run) -> None:

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from crestgate.rules.catalog import Catalog
+from crestgate.rules.plan import StoredPlan
 from crestgate.rules.port import Actor, Changes, Edit, Record
 from crestgate.rules.records import edit_of
 from crestgate.rules.ruleset import RuleSet
@@ -46,7 +47,7 @@ def test_all_records_are_read_at_the_start() -> None:
         assert ids(catalog) == ["a", "b", "c"]
         assert rules.rules["a"].version == 1
         assert rules.tiers == {"alice": "gold"}
-        assert rules.plans == {"fast": ("10/second", "100/minute")}
+        assert rules.plans == {"fast": StoredPlan(("10/second", "100/minute"))}
         assert (rules.defaults.policy.limit, rules.defaults.policy.window_seconds) == (7, 9)
         assert [rule.limit for rule in rules.defaults.client] == [5]
         assert rules.defaults.policy_key == ("user", "route")

@@ -12,6 +12,7 @@ import pytest
 
 from crestgate.errors import ConfigError, CrestgateError, Problem, StoreError, ValidationError
 from crestgate.rules.catalog import Catalog
+from crestgate.rules.plan import StoredPlan
 from crestgate.rules.port import Edit, UnreadableRecord
 from crestgate.rules.records import edit_of
 from crestgate.rules.rule import Rule
@@ -132,7 +133,10 @@ def test_invalid_rule_keeps_its_last_valid_version(caplog: pytest.LogCaptureFixt
             catalog.refresh()
             assert ids(catalog) == ["a"]
             assert catalog.current.rules["a"].limit == 5
-            assert (catalog.current.tiers, catalog.current.plans) == ({"alice": "gold"}, {"fast": ("5/second",)})
+            assert (catalog.current.tiers, catalog.current.plans) == (
+                {"alice": "gold"},
+                {"fast": StoredPlan(("5/second",))},
+            )
             assert len(catalog.unreadable) == 3
         messages = [record.getMessage() for record in caplog.records]
         assert len(messages) == 3, "logged once each"

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crestgate.errors import CrestgateError
+from crestgate.rules.plan import StoredPlan
 from crestgate.rules.port import Edit
 from unit.rules.cases import NOW_US, context_of
 from unit.rules.fake_sources import (
@@ -103,14 +104,14 @@ def test_tiers_plans_and_defaults_are_overlaid_by_name() -> None:
     with catalog_of(files, database) as catalog:
         rules = catalog.current
         assert rules.tiers == {"alice": "silver", "bob": "gold"}
-        assert rules.plans == {"fast": ("20/second",)}
+        assert rules.plans == {"fast": StoredPlan(("20/second",))}
         assert (rules.defaults.policy.burst, rules.defaults.client) == (6, ())
         database.write(
             [Edit("tier", "alice", None), Edit("plan", "fast", None), Edit("default", "policy", None)], ALICE
         )
         catalog.refresh()
         assert catalog.current.tiers["alice"] == "gold"
-        assert catalog.current.plans == {"fast": ("10/second",)}
+        assert catalog.current.plans == {"fast": StoredPlan(("10/second",))}
         assert catalog.current.defaults.policy.burst == 5
 
 

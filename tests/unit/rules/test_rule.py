@@ -81,7 +81,7 @@ def test_example_of_the_spec() -> None:
     assert rule is not None
     assert list(rule.to_data()) == list(data)
     assert Rule.stored(rule.body(), 3, 1_769_860_800_000_000, 1_769_860_800_000_000).to_data() == data
-    assert set(data) | {"calendar", "timezone", "origin", "store", "headers"} == set(RULE_FIELDS)
+    assert set(data) | {"calendar", "timezone", "origin", "store", "headers", "lease"} == set(RULE_FIELDS)
 
 
 # -- fields that have several spellings -----------------------------------------------------------------------------
@@ -387,6 +387,7 @@ def any_rules(draw: st.DrawFn) -> Rule:
             "on_store_error": draw(st.sampled_from(["open", "closed", "local", None])),
             "expires_at": draw(st.none() | st.integers(0, 253_402_300_799) | st.floats(0, 2e9)),
             "headers": draw(st.sampled_from([None, True, False])),
+            "lease": draw(st.sampled_from([None, True, False])) if bucket else None,
             "origin": draw(st.none() | st.dictionaries(texts, st.integers() | texts, max_size=2)),
         }
     )

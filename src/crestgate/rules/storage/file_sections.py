@@ -1,7 +1,7 @@
 """The sections of a rule file, read into records.
 
 rules                   rules, as they are
-plans                   named limits:           gold: 10/second burst 20
+plans                   named limits:           gold: 10/second burst 20, or {limits: 10/second burst 20, lease: true}
 tiers                   the tiers of users:     alice: premium
 strategies              ip, api, apikey, …:     ip: {enabled: true, limit: 100/minute}
 policies                limits of opaque keys:  - {key: user-123, type: TOKEN_BUCKET, capacity: 100, refillRate: 10}
@@ -23,7 +23,7 @@ from crestgate.rules.compat.clients import read_client
 from crestgate.rules.compat.policies import POLICY_KEY_PARTS, Policy, read_default_policy, read_policy
 from crestgate.rules.compat.strategies import read_strategies, rules_for_all
 from crestgate.rules.port import Kind, Record
-from crestgate.rules.records import read_limits, read_plan, record_of
+from crestgate.rules.records import plan_body, read_limits, read_plan, record_of
 from crestgate.rules.rule import Rule
 
 __all__ = ["OFF", "SECTIONS", "read_sections"]
@@ -88,11 +88,21 @@ def _clients(fields: Fields) -> Found:
 def _plans(fields: Fields) -> Found:
     found = []
     for field_path, name, item in fields.entries("plans"):
+        limits, lease, limits_path = item, False, field_path
+        if isinstance(item, Mapping):
+            inner = Fields(item, field_path, fields.problems, ("limits", "lease"))
+            limits, lease, limits_path = item.get("limits"), inner.boolean("lease", False), inner.path("limits")
+            if limits is None:
+                inner.report("limits", "is missing: write a limit such as '10/second burst 20', or a list of them")
+                continue
         try:
-            limits = read_plan(name, read_limits(item))
-            found.append((field_path, _plain("plan", name, {"limits": list(limits)})))
+            read = read_plan(name, read_limits(limits), lease)
+            found.append((field_path, _plain("plan", name, plan_body(read))))
         except ConfigError as error:
-            fields.problems.add(field_path, str(error))
+            if error.field == "lease":
+                fields.problems.add(f"{field_path}.lease", error.reason)
+            else:
+                fields.problems.add(limits_path, str(error))
     return found
 
 

@@ -40,6 +40,7 @@ class ExplainedRule(Model):
     tier: str
     mode: Literal["enforce", "shadow", "disabled"]
     limit: Annotated[str, Field(examples=["100/minute using sliding_window_counter"])]
+    lease: Annotated[bool, Field(description="Only of a limit with leases: true.")] = False
     status: RuleStatus
     reason: str
     lost_to: Annotated[str | None, Field(description="The rule_id of the winner of its slot.")]

@@ -110,6 +110,15 @@ Limits = Annotated[
 ]
 
 
+Lease = Annotated[
+    bool | None,
+    Field(
+        description="Whether processes decide from slices of the limits that they charge in advance; by "
+        "default `false`. For `token_bucket`, `fixed_window`, `gcra` and calendar windows."
+    ),
+]
+
+
 class PlanBody(Model):
     """A plan in a request."""
 
@@ -120,6 +129,7 @@ class PlanBody(Model):
 
     name: str
     limits: Limits
+    lease: Lease = None
 
 
 class PlanLimits(Model):
@@ -127,11 +137,13 @@ class PlanLimits(Model):
 
     name: str | None = None
     limits: Limits
+    lease: Lease = None
 
 
 class PlanResponse(Model):
     name: str
     limits: Annotated[list[str], Field(description="Each in its canonical notation.")]
+    lease: Annotated[bool, Field(description="Only of a plan with leases: true.")] = False
 
 
 class PlanPage(Model):
@@ -155,6 +167,7 @@ class EffectiveLimit(Model):
     window_seconds: Annotated[float, Field(description="Of a calendar window the longest: 31 days for a month.")]
     calendar: Annotated[str, Field(description="Only of a calendar window: its unit, such as `month`.")] = ""
     timezone: Annotated[str, Field(description="Only of a calendar window: its time zone.")] = ""
+    lease: Annotated[bool, Field(description="Only of a rule with leases: true.")] = False
     expires_at: Timestamp | None
     limit: Count
     remaining: Count

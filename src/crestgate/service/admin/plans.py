@@ -10,7 +10,8 @@ from starlette.responses import Response
 
 from crestgate.errors import ConfigError, NotFoundError, Problem, ValidationError
 from crestgate.loader.fields import Fields, Problems
-from crestgate.rules.records import read_limits, read_plan
+from crestgate.rules.plan import StoredPlan
+from crestgate.rules.records import plan_body, read_limits, read_plan
 from crestgate.service.admin.bodies import JsonBody
 from crestgate.service.admin.context import ContextDep, EditorDep
 from crestgate.service.admin.models import PlanBody, PlanLimits, PlanPage, PlanResponse
@@ -36,28 +37,28 @@ def list_plans(context: ContextDep, query: Annotated[PageQuery, QueryParameters(
 )
 def create_plan(context: ContextDep, editor: EditorDep, body: JsonBody) -> Response:
     """A named list of limits. Checks use it by its name."""
-    name, limits = _read(body, None)
+    name, plan = _read(body, None)
     context.check_absent("plan", name, name in context.rules().plans)
-    editor.put_plan(name, limits, create=True)
-    return json_response(_plan_data(name, limits), 201, location(f"{PATH}/", name))
+    editor.put_plan(name, plan.limits, lease=plan.lease, create=True)
+    return json_response(_plan_data(name, plan), 201, location(f"{PATH}/", name))
 
 
 @router.get(f"{PATH}/{{name:name}}", **describe("Get a plan", PlanResponse, 400, 404))
 def get_plan(context: ContextDep, name: Name) -> Response:
     """One plan."""
-    limits = context.rules().plans.get(name)
-    if limits is None:
+    plan = context.rules().plans.get(name)
+    if plan is None:
         raise NotFoundError(f"there is no plan {name!r}")
-    return json_response(_plan_data(name, limits))
+    return json_response(_plan_data(name, plan))
 
 
 @router.put(f"{PATH}/{{name:name}}", **describe("Replace a plan", PlanResponse, 404, 409, 412, body=PlanLimits))
 def put_plan(context: ContextDep, editor: EditorDep, name: Name, body: JsonBody) -> Response:
     """Replaces the limits of a plan. Counters keep what was used."""
-    _, limits = _read(body, name)
+    _, plan = _read(body, name)
     context.check_writable("plan", name, name in context.rules().plans)
-    editor.put_plan(name, limits, create=False)
-    return json_response(_plan_data(name, limits))
+    editor.put_plan(name, plan.limits, lease=plan.lease, create=False)
+    return json_response(_plan_data(name, plan))
 
 
 @router.delete(f"{PATH}/{{name:name}}", **describe("Delete a plan", None, 400, 404, 409, status=204))
@@ -68,10 +69,11 @@ def delete_plan(context: ContextDep, editor: EditorDep, name: Name) -> Response:
     return no_content()
 
 
-def _read(body: Any, path_name: str | None) -> tuple[str, tuple[str, ...]]:
-    """The name and the limits of a body; ValidationError, with all errors."""
+def _read(body: Any, path_name: str | None) -> tuple[str, StoredPlan]:
+    """The name and the plan of a body; ValidationError, with all errors."""
     problems = Problems()
-    fields = Fields(body, "", problems, ("name", "limits"))
+    fields = Fields(body, "", problems, ("name", "limits", "lease"))
+    lease = fields.boolean("lease", False)
     name: str = fields.text("name", "", required=path_name is None)
     if path_name is not None:
         if name not in ("", path_name):
@@ -88,10 +90,11 @@ def _read(body: Any, path_name: str | None) -> tuple[str, tuple[str, ...]]:
             fields.report("limits", f"plan {name!r}: {error}" if name else str(error))
     problems.raise_any()
     try:
-        return name, read_plan(name, limits)
-    except ConfigError as error:  # the limits were read, so it is the name
-        raise ValidationError([Problem("name", str(error))]) from None
+        return name, read_plan(name, limits, lease)
+    except ConfigError as error:  # the limits were read, so it is the name, or they cannot be leased
+        wrong, message = ("lease", error.reason) if error.field == "lease" else ("name", str(error))
+        raise ValidationError([Problem(wrong, message)]) from None
 
 
-def _plan_data(name: str, limits: tuple[str, ...]) -> dict[str, Any]:
-    return {"name": name, "limits": list(limits)}
+def _plan_data(name: str, plan: StoredPlan) -> dict[str, Any]:
+    return {"name": name, **plan_body(plan)}

@@ -160,6 +160,7 @@ def _limit(rule: Rule, decision: Decision) -> dict[str, Any]:
         "mode": rule.mode,
         "window_seconds": rule.window_seconds,
         **({} if rule.calendar is None else {"calendar": rule.calendar, "timezone": rule.timezone}),
+        **({"lease": True} if rule.lease else {}),
         "expires_at": format_timestamp(rule.expires_us),
         **numbers(decision),
     }

@@ -75,7 +75,12 @@ METRICS: Final = (
         initial=(("normal",), ("warning",), ("throttled",)),
     ),
     MetricSpec("requests", "Requests over HTTP, gRPC and RESP, by plane and status.", labels=("plane", "status")),
-    MetricSpec("cache_hits", "Cache hits.", labels=("cache",), initial=(("idempotency",), ("rules",))),
+    MetricSpec(
+        "cache_hits",
+        "Cache hits.",
+        labels=("cache",),
+        initial=(("denials",), ("idempotency",), ("leases",), ("rules",)),
+    ),
     MetricSpec("cache_misses", "Cache misses.", labels=("cache",), initial=(("idempotency",), ("rules",))),
     MetricSpec(
         "breaker_state",

@@ -87,13 +87,20 @@ class Publisher:
             "breaker_state": breakers,
             **self._gauges(),
         }
-        snapshot = self._metrics.snapshot(now_us, totals, gauges)
+        snapshot = self._metrics.snapshot(now_us, totals, gauges, self._cache_hits())
         remaining = snapshot.gauges["tokens_remaining"]
         snapshot.gauges["tokens_remaining"] = {
             (rule, key_label(key, self._keys)): value for (rule, key), value in remaining.items()
         }
         snapshot.worker = worker_status(limiter, self._started_us, now_us)
         return snapshot
+
+    def _cache_hits(self) -> dict[str, int]:
+        """Requests that the limiter has decided without its store, by what it knew."""
+        decisions = self._limiter.backend.local_decisions
+        if decisions is None:
+            return {}
+        return {"denials": decisions.denied_locally, "leases": decisions.leased_locally}
 
     async def publish(self, now_us: int) -> None:
         """Write the metrics of this worker; called about every second."""

@@ -185,15 +185,21 @@ class WorkerMetrics:
         self.remaining.record(rule_label(rule), subject, remaining, now_us)
 
     def snapshot(
-        self, now_us: int, totals: Mapping[str, int], gauges: Mapping[str, Mapping[Labels, int]] | None = None
+        self,
+        now_us: int,
+        totals: Mapping[str, int],
+        gauges: Mapping[str, Mapping[Labels, int]] | None = None,
+        cache_hits: Mapping[str, int] | None = None,
     ) -> Snapshot:
-        """The values now. `totals` are counters that other objects keep since the process started; `gauges` likewise
-        are values of other objects."""
+        """The values now. `totals` are counters that other objects keep since the process started, and so are
+        `cache_hits`, by the cache; `gauges` likewise are values of other objects."""
         self.set_time(now_us)
         self._sequence += 1
         counters = {name: dict(counts) for name, counts in self._counters.items()}
         for name, total in totals.items():
             counters[name][()] = counters[name].get((), 0) + total
+        for cache, total in (cache_hits or {}).items():
+            counters["cache_hits"][cache,] = counters["cache_hits"].get((cache,), 0) + total
         decisions = self._decisions
         counters["allowed"] = {labels: n[0] for labels, n in decisions.items() if n[0] or n[1]}
         counters["blocked"] = {labels: n[1] for labels, n in decisions.items() if n[0] or n[1]}

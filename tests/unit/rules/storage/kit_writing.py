@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from crestgate.errors import ConflictError, NotFoundError, StaleVersionError
+from crestgate.rules.editor import Editor
 from crestgate.rules.port import AuditQuery, Edit, Repository
+from crestgate.rules.records import plan_of
+from crestgate.rules.rule import Rule
 from unit.rules.storage.kit_edits import ALICE, BOB, SECOND, edit, put, revision_of, summary, visible_state
 
 __all__ = ["WritingKit"]
@@ -52,6 +55,21 @@ class WritingKit:
         assert list(repository.write([edit("r", None)], ALICE)) == [None]
         assert repository.get("rule", "r") is None
         assert list(repository.list("rule")) == []
+
+    def test_rules_and_plans_keep_their_leases(self, repository: Repository) -> None:
+        editor = Editor(repository, ALICE)
+        old = {"rule_id": "old", "dimension": "ip", "limit": 5, "window_seconds": 60, "algorithm": "gcra"}
+        put(repository, "old", old)  # as it was stored before there were leases
+        editor.create(Rule.read({**old, "rule_id": "new", "dimension": "user", "lease": True}))
+        put(repository, "cold", {"limits": ["5/second"]}, kind="plan")
+        editor.put_plan("hot", "5/s", lease=True)
+        assert {rule.rule_id: rule.lease for rule in editor.rules()} == {"old": False, "new": True}
+        plans = {record.id: plan_of(record).lease for record in repository.list("plan")}
+        assert plans == {"cold": False, "hot": True}
+        editor.replace(replace(editor.rule("new"), lease=False))
+        record = repository.get("rule", "new")
+        assert record is not None
+        assert "lease" not in record.body
 
     def test_kinds_are_separate(self, repository: Repository) -> None:
         rule = put(repository, "gold", {"n": 1})

@@ -23,6 +23,17 @@ def test_plan_is_created_changed_and_deleted(control: Control) -> None:
     assert control.actions() == ["create plan:gold", "update plan:gold", "delete plan:gold"]
 
 
+def test_plan_with_leases(control: Control) -> None:
+    created = control.post("/api/v1/plans", {"name": "hot", "limits": "10/second", "lease": True})
+    assert created.json() == {"name": "hot", "limits": ["10/second"], "lease": True}
+    assert control.get("/api/v1/plans").json()["plans"] == [created.json()]
+    changed = control.put("/api/v1/plans/hot", {"limits": "10/second"})
+    assert changed.json() == {"name": "hot", "limits": ["10/second"]}, "what is left out has its default"
+    assert control.put("/api/v1/plans/hot", {"limits": "9/second", "lease": True}).json()["lease"] is True
+    message = problems(control.put("/api/v1/plans/hot", {"limits": "5 concurrent", "lease": True}))["lease"]
+    assert message == ("is not possible with concurrency: leave it out, or use one of token_bucket, fixed_window, gcra")
+
+
 def test_plans_are_paged(control: Control) -> None:
     for name in ("b", "c", "a/b"):
         control.post("/api/v1/plans", {"name": name, "limits": "1/s"})
@@ -57,6 +68,8 @@ def test_existing_and_missing_plans(control: Control) -> None:
         ({"name": "rule|x", "limits": "1/s"}, {"name"}),
         ({"name": "x", "limit": "1/s"}, {"limit", "limits"}),
         ([], {""}),
+        ({"name": "x", "limits": "1/s", "lease": "yes"}, {"lease"}),
+        ({"name": "x", "limits": ["1/s", "1/day using leaky_bucket"], "lease": True}, {"lease"}),
     ],
 )
 def test_invalid_plans_are_refused(control: Control, body: Any, fields: set[str]) -> None:

@@ -51,6 +51,21 @@ def test_writes_of_another_worker_are_read_immediately(control: Control) -> None
     assert [rule["rule_id"] for rule in control.get("/api/v1/rules").json()["rules"]] == ["orders-per-user"]
 
 
+def test_rule_with_a_lease(control: Control) -> None:
+    leased = {**ORDERS, "algorithm": "fixed_window", "lease": True}
+    created = control.post("/api/v1/rules", leased)
+    assert created.status_code == 201
+    assert created.json()["lease"] is True
+    changed = control.put("/api/v1/rules/orders-per-user", {**leased, "lease": False})
+    assert "lease" not in changed.json()
+    assert control.put("/api/v1/rules/orders-per-user", leased).json()["lease"] is True
+    refused = control.post("/api/v1/rules", {**ORDERS, "rule_id": "other", "tier": "gold", "lease": True})
+    assert refused.status_code == 400
+    message = problems(refused)["lease"]
+    assert message.startswith("is not possible with sliding_window_counter, the default of rules: ")
+    assert message.endswith("write algorithm: with one of token_bucket, fixed_window, gcra")
+
+
 def test_rules_are_paged_in_order(control: Control) -> None:
     for number in (3, 1, 2):
         control.post("/api/v1/rules", {**ORDERS, "rule_id": f"r{number}", "identifier": str(number)})

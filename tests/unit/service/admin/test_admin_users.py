@@ -47,6 +47,14 @@ def test_effective_limit_shows_its_calendar_window(control: Control) -> None:
     assert "calendar" not in limits["orders"]
 
 
+def test_effective_limit_shows_its_lease(control: Control) -> None:
+    control.post("/api/v1/rules", {**ORDERS, "algorithm": "gcra", "lease": True})
+    control.post("/api/v1/rules", {**ORDERS, "rule_id": "writes", "method": "POST"})
+    limits = {limit["rule"]: limit for limit in control.get("/api/v1/users/bob/limits").json()["limits"]}
+    assert limits["orders"]["lease"] is True
+    assert "lease" not in limits["writes"]
+
+
 def test_limits_are_paged(control: Control) -> None:
     for number in range(5):
         rule = {"rule_id": f"r{number}", "dimension": "user", "endpoint_pattern": f"/p{number}", "limit": 5}

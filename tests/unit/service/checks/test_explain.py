@@ -51,6 +51,30 @@ def by_id(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {rule["rule_id"]: rule for rule in data["rules"]}
 
 
+def test_leases_are_shown() -> None:
+    worker = Worker(
+        {
+            ("rule", "hot"): {
+                "rule_id": "hot",
+                "dimension": "user",
+                "limit": 9,
+                "window_seconds": 60,
+                "algorithm": "gcra",
+                "lease": True,
+            },
+            ("rule", "all"): {"rule_id": "all", "dimension": "global", "limit": 9, "window_seconds": 60},
+            ("plan", "gold"): {"limits": ["10/second"], "lease": True},
+        }
+    )
+    try:
+        rules = by_id(explain(worker, {"context": {"user": "42"}}))
+        assert (rules["hot"]["limit"], rules["hot"]["lease"]) == ("9/minute using gcra", True)
+        assert "lease" not in rules["all"]
+        assert by_id(explain(worker, {"key": "a", "plans": ["gold"]}))["gold"]["lease"] is True
+    finally:
+        worker.close()
+
+
 def test_explains_what_applies_and_what_does_not(worker: Worker) -> None:
     data = explain(worker, {"context": {"user": "42", "path": "/orders/7", "tier": "gold", "ip": "10.0.0.1"}})
     assert [(rule["rule_id"], rule["status"]) for rule in data["rules"]] == [

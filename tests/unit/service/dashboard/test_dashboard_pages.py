@@ -66,6 +66,20 @@ def test_edit_keeps_what_was_not_changed(dashboard: Dashboard) -> None:
     assert (rule["limit"], rule["burst"], rule["tier"], rule["window_seconds"]) == (15, 20, "gold", 1)
 
 
+def test_rule_with_a_lease(dashboard: Dashboard) -> None:
+    fields = {**RULE, "algorithm": "fixed_window", "lease": "true"}
+    assert dashboard.post("/rules/new", fields).status_code == 303
+    assert dashboard.control.get("/api/v1/rules/orders").json()["lease"] is True
+    assert "decided from slices charged in advance" in dashboard.get("/rules/orders").text
+    assert '<option value="true" selected>' in dashboard.get("/rules/orders/edit").text
+    assert dashboard.post("/rules/orders/edit", {**fields, "lease": "", "version": "1"}).status_code == 303
+    assert "lease" not in dashboard.control.get("/api/v1/rules/orders").json()
+    assert "slices" not in dashboard.get("/rules/orders").text
+    wrong = dashboard.post("/rules/new", {**fields, "name": "other", "algorithm": "leaky_bucket"})
+    assert wrong.status_code == 400
+    assert "is not possible with leaky_bucket" in text_of(wrong)
+
+
 def test_rule_of_several_dimensions(dashboard: Dashboard) -> None:
     fields = {**RULE, "dimension": "org, model", "identifier": "acme, *", "headers": "false"}
     assert dashboard.post("/rules/new", fields).headers["location"] == "/rules/orders?done=created"

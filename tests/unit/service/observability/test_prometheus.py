@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from crestgate import AsyncLimiter, __version__
+from crestgate.limiter.local_decisions import LocalDecisions
 from crestgate.rules.catalog import Catalog
 from crestgate.rules.storage.files import FileRepository
 from crestgate.service.observability.labels import KeyFormat
@@ -233,6 +234,28 @@ def test_limiter_counters_are_published(node: Node) -> None:
     assert scrape(successor)["crestgate_store_errors_total", ()] == 1, (
         "from its predecessor: its own limiter has counted none"
     )
+
+
+def test_decisions_without_the_store_are_cache_hits(node: Node) -> None:
+    leases, denials = (
+        ("crestgate_cache_hits_total", (("cache", "leases"),)),
+        (
+            "crestgate_cache_hits_total",
+            (("cache", "denials"),),
+        ),
+    )
+    _, publisher = node.worker(0)
+    assert publisher._limiter.backend.local_decisions is None
+    found = scrape(publisher)
+    assert (found[leases], found[denials]) == (0, 0)
+    for total in (1, 2):  # a worker that is replaced continues
+        _, publisher = node.worker(0)
+        decisions = LocalDecisions(node.store.clock.ticks, True)
+        decisions.leased_locally, decisions.denied_locally = 4, 3
+        publisher._limiter.backend.local_decisions = decisions
+        for _ in range(2):
+            found = scrape(publisher)
+            assert (found[leases], found[denials]) == (4 * total, 3 * total)
 
 
 def test_rule_reload_counts_as_a_cache_miss(node: Node) -> None:

@@ -56,6 +56,7 @@ EMPTY = {
     "store": "",
     "expires_at": "",
     "headers": "",
+    "lease": "",
 }
 CHOICES = {
     "dimensions": DIMENSIONS,
@@ -210,6 +211,7 @@ def rule_fields(rule: Rule) -> dict[str, str]:
     fields["expires_at"] = format_timestamp(rule.expires_us) or ""
     fields["version"] = str(rule.version)
     fields |= {"dimension": rule.dimension, "identifier": rule.identifier, "headers": "" if rule.headers else "false"}
+    fields["lease"] = "true" if rule.lease else ""
     return fields
 
 
@@ -226,6 +228,8 @@ def rule_body(fields: Mapping[str, str]) -> dict[str, Any]:
             body["identifier"] = [value.strip() for value in split_parts(body["identifier"])]
     if fields.get("headers") == "false":
         body["headers"] = False
+    if fields.get("lease") == "true":
+        body["lease"] = True
     for name in NUMBERS:
         text = without_separators(fields.get(name, "").strip())
         if text:

@@ -60,6 +60,8 @@ async def system(site: Site, request: Request) -> Response:
         unreadable=catalog.unreadable[:20],
         store_errors=merged.counter("store_errors"),
         fail_open=merged.counter("fail_open"),
+        by_leases=merged.counter("cache_hits", "leases"),
+        by_denials=merged.counter("cache_hits", "denials"),
         reload_failures=merged.counter("rules_reload_failures"),
         migration=migration,
     )
