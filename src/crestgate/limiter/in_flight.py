@@ -14,6 +14,7 @@ nothing more, and what is left of it in the store ends after the time to live. S
 from __future__ import annotations
 
 import heapq
+import logging
 import os
 import threading
 import time
@@ -39,6 +40,9 @@ POLL_SECONDS = 0.05
 """A slot may be released at any time, also by another process: whoever waits for one looks so often."""
 IDLE_SECONDS = 10.0
 """How long the renewing thread waits for another hold before it ends."""
+SPARE_HOLDS = 1000
+"""Released holds that the renewing thread keeps in any case, until they would be due."""
+_log = logging.getLogger("crestgate")
 
 HoldSteps: TypeAlias = Generator[SendRequest | Sleep | AwaitTurn, "list[Outcome] | bool | None", "Slots"]
 
@@ -59,6 +63,11 @@ class Slots:
             and not member.peeks
             and outcome.decision.reason == "ok"
         ]
+
+    @property
+    def are_held(self) -> bool:
+        """Whether there is anything to release."""
+        return bool(self._members)
 
     @property
     def renewal_seconds(self) -> float | None:
@@ -196,10 +205,17 @@ class HeldSlots:
             if request is None or os.getpid() != self._process:
                 return None
             outcomes: Sequence[Outcome] = []
-            with suppress(StoreError):  # closed meanwhile: whether it renewed is unknown, as after any other failure
-                outcomes = self._apply([request])[0]
-            slots.renewed(outcomes)
+            try:
+                with suppress(StoreError):  # closed meanwhile
+                    outcomes = self._apply([request])[0]
+            finally:  # after any failure it is unknown whether it renewed
+                slots.renewed(outcomes)
             return slots.renewal_seconds
+
+    @property
+    def is_held(self) -> bool:
+        """Whether there is anything to renew."""
+        return self._slots is not None and self._slots.are_held
 
     def __enter__(self) -> HeldSlots:
         if self._slots is not None:
@@ -224,6 +240,7 @@ class HeldSlots:
         with self._lock:  # after a renewal that is under way: it moves the entries
             request = slots.release()
         if request is not None:
+            self._renewer.forget_released()
             self._apply([request])
 
     def _require(self) -> Slots:
@@ -245,6 +262,8 @@ class SlotRenewer:
         self._due: list[tuple[float, int, HeldSlots]] = []
         self._numbers = count()
         self._thread: threading.Thread | None = None
+        self._released = 0
+        """How many holds were released since those that are due were counted."""
         self._closed = False
 
     def add(self, held: HeldSlots, seconds: float) -> None:
@@ -256,6 +275,16 @@ class SlotRenewer:
                 self._thread = threading.Thread(target=self._run, name="crestgate-slots", daemon=True)
                 self._thread.start()
             self._condition.notify()
+
+    def forget_released(self) -> None:
+        """One more hold is released. It would stay here until its renewal is due, which is hours for a long time to
+        live, so the released ones are dropped when most are."""
+        with self._condition:
+            self._released += 1
+            if self._released > max(SPARE_HOLDS, len(self._due) // 2):
+                self._released = 0
+                self._due = [entry for entry in self._due if entry[2].is_held]
+                heapq.heapify(self._due)
 
     def close(self) -> None:
         """Stop renewing, and wait for the renewal that is under way."""
@@ -269,7 +298,11 @@ class SlotRenewer:
 
     def _run(self) -> None:
         while (held := self._next()) is not None:
-            seconds = held.renew()
+            try:
+                seconds = held.renew()
+            except Exception:  # noqa: BLE001 - whatever it is, the other holds must be renewed
+                _log.exception("unhandled error in renewing slots")
+                continue
             if seconds is not None:
                 self.add(held, seconds)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from crestgate import AsyncLimiter, ConfigError, Limit, Limiter, RateLimitExceeded
+from crestgate.stores.port import Op, Outcome, Request
 from crestgate.testing import FakeClock
 from flaky_store import Flaky
 
@@ -146,6 +149,42 @@ def test_fail_open_holds_nothing_and_unknown_renewal_is_lost() -> None:
         store.broken = False
     assert limiter.peek("a", TWO).remaining == 1, "nothing more is sent for it: it ends after its ttl"
     limiter.close()
+
+
+def test_released_holds_are_forgotten_before_their_renewal_is_due() -> None:
+    with Limiter("memory://") as limiter:
+        released = []
+        for _ in range(5000):
+            with limiter.hold("a", "5 concurrent ttl 1h") as held:
+                released.append(weakref.ref(held))
+        del held
+        gc.collect()
+        assert sum(hold() is not None for hold in released) <= 1001
+
+
+class Faulty(Flaky):
+    """Fails to renew the slots of one key, as no store should, and tells of those of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.renewed = threading.Event()
+
+    def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+        if batch[0].op is Op.RENEW:
+            if batch[0].members[0].key == "faulty":
+                raise RuntimeError("a fault")
+            self.renewed.set()
+        return super().apply(batch)
+
+
+def test_fault_in_a_renewal_does_not_end_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    store = Faulty()
+    with Limiter(store) as limiter:
+        limit = "2 concurrent ttl 90ms"
+        with limiter.hold("faulty", limit) as faulty, limiter.hold("other", limit) as other:
+            assert store.renewed.wait(30)
+            assert (faulty.lost, other.lost) == (True, False)
+    assert "unhandled error in renewing slots" in caplog.text
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
