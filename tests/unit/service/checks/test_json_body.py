@@ -114,7 +114,10 @@ ENTRIES = {
     ("check", '{"context": {"attributes": {"org": "acme", "model": 1}}}'): "context.attributes.model",
     ("check", '{"context": {"attributes": {"org": "acme", "model": ""}}}'): "context.attributes.model",
     ("check", '{"context": {"attributes": {"model": null, "org": []}}}'): "context.attributes.model",
-    ("batch", '{"checks": [{"key": "a"}, {"context": {"attributes": {"org": {}}}}]}'): "checks[1].context.attributes.org",
+    (
+        "batch",
+        '{"checks": [{"key": "a"}, {"context": {"attributes": {"org": {}}}}]}',
+    ): "checks[1].context.attributes.org",
     ("reserve", '{"key": "a", "costs": {"requests": 1, "tokens": 1.5}}'): "costs.tokens",
     ("settle", '{"actual": {"requests": 1, "tokens": true}}'): "actual.tokens",
     ("settle", '{"actual": {"requests": 1, "tokens": "5"}}'): "actual.tokens",
