@@ -18,6 +18,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from itertools import count
@@ -40,8 +41,8 @@ POLL_SECONDS = 0.05
 """A slot may be released at any time, also by another process: whoever waits for one looks so often."""
 IDLE_SECONDS = 10.0
 """How long the renewing thread waits for another hold before it ends."""
-SPARE_HOLDS = 1000
-"""Released holds that the renewing thread keeps in any case, until they would be due."""
+SPARE_ENTRIES = 1000
+"""Entries of released holds that the renewing thread keeps in any case, until they would be due."""
 _log = logging.getLogger("crestgate")
 
 HoldSteps: TypeAlias = Generator[SendRequest | Sleep | AwaitTurn, "list[Outcome] | bool | None", "Slots"]
@@ -250,7 +251,11 @@ class HeldSlots:
 
 
 class SlotRenewer:
-    """Renews the holds of one limiter from a daemon thread, which runs only while something is held."""
+    """Renews the holds of one limiter from a daemon thread, which runs only while something is held.
+
+    It refers to them weakly. A hold that nobody can release any more, because a response was dropped and not closed, is
+    not renewed for ever: its slots end after their time to live.
+    """
 
     def __init__(self) -> None:
         self.renew()
@@ -259,7 +264,7 @@ class SlotRenewer:
     def renew(self) -> None:
         """At first, and in a forked child: the holds and the thread are the parent's."""
         self._condition = threading.Condition()
-        self._due: list[tuple[float, int, HeldSlots]] = []
+        self._due: list[tuple[float, int, weakref.ref[HeldSlots]]] = []
         self._numbers = count()
         self._thread: threading.Thread | None = None
         self._released = 0
@@ -270,20 +275,20 @@ class SlotRenewer:
         with self._condition:
             if self._closed:
                 return
-            heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), held))
+            heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), weakref.ref(held)))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="crestgate-slots", daemon=True)
                 self._thread.start()
             self._condition.notify()
 
     def forget_released(self) -> None:
-        """One more hold is released. It would stay here until its renewal is due, which is hours for a long time to
-        live, so the released ones are dropped when most are."""
+        """One more hold is released. Its entry would stay here until its renewal is due, which is hours for a long
+        time to live, so those of released holds are dropped when most are."""
         with self._condition:
             self._released += 1
-            if self._released > max(SPARE_HOLDS, len(self._due) // 2):
+            if self._released > max(SPARE_ENTRIES, len(self._due) // 2):
                 self._released = 0
-                self._due = [entry for entry in self._due if entry[2].is_held]
+                self._due = [entry for entry in self._due if (held := entry[2]()) is not None and held.is_held]
                 heapq.heapify(self._due)
 
     def close(self) -> None:
@@ -302,9 +307,10 @@ class SlotRenewer:
                 seconds = held.renew()
             except Exception:  # noqa: BLE001 - whatever it is, the other holds must be renewed
                 _log.exception("unhandled error in renewing slots")
-                continue
+                seconds = None
             if seconds is not None:
                 self.add(held, seconds)
+            del held  # while it waits for the next
 
     def _next(self) -> HeldSlots | None:
         """The next hold to renew, when it is due; None when the thread has to end."""
@@ -312,7 +318,10 @@ class SlotRenewer:
             while not self._closed:
                 wait = self._due[0][0] - time.monotonic() if self._due else IDLE_SECONDS
                 if self._due and wait <= 0:
-                    return heapq.heappop(self._due)[2]
+                    held = heapq.heappop(self._due)[2]()
+                    if held is not None:
+                        return held
+                    continue
                 if not self._condition.wait(wait) and not self._due:
                     break
             self._thread = None

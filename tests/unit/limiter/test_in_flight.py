@@ -7,7 +7,8 @@ import gc
 import os
 import threading
 import time
-import weakref
+import tracemalloc
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -153,13 +154,39 @@ def test_fail_open_holds_nothing_and_unknown_renewal_is_lost() -> None:
 
 def test_released_holds_are_forgotten_before_their_renewal_is_due() -> None:
     with Limiter("memory://") as limiter:
-        released = []
-        for _ in range(5000):
-            with limiter.hold("a", "5 concurrent ttl 1h") as held:
-                released.append(weakref.ref(held))
-        del held
-        gc.collect()
-        assert sum(hold() is not None for hold in released) <= 1001
+        tracemalloc.start()
+        try:
+            for _ in range(20_000):
+                with limiter.hold("a", "5 concurrent ttl 1h"):
+                    pass
+            gc.collect()
+            left, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert left < 2_000_000, "100 bytes for each of them"
+
+
+def test_hold_that_was_dropped_is_not_renewed() -> None:
+    store = Renewals()
+    with Limiter(store) as limiter, limiter.hold("kept", "2 concurrent ttl 90ms"):
+        limiter.hold("dropped", "2 concurrent ttl 90ms").__enter__()
+        assert store.seen["kept"].wait(30)
+        store.seen["kept"].clear()
+        assert store.seen["kept"].wait(30)
+        assert not store.seen["dropped"].is_set()
+
+
+class Renewals(Flaky):
+    """Tells which keys' slots were renewed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = defaultdict[str, threading.Event](threading.Event)
+
+    def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+        if batch[0].op is Op.RENEW:
+            self.seen[batch[0].members[0].key].set()
+        return super().apply(batch)
 
 
 class Faulty(Flaky):
