@@ -67,15 +67,19 @@ def rate_limit_headers(decision: Decision, style: HeaderStyle, now_us: int) -> l
     if not parts:
         return []
     shown: Decision | None = decision
-    for part in parts:
-        if not part.algorithm.in_headers:
-            shown = _shown(parts)
-            break
+    if len(parts) == 1:
+        if not parts[0].algorithm.in_headers:
+            shown = None
+    else:
+        for part in parts:
+            if not part.algorithm.in_headers:
+                shown = _shown(parts)
+                parts = () if shown is None else shown.parts
+                break
     headers: list[tuple[bytes, bytes]] = []
     if shown is not None:
         deciding = _text_of(shown.algorithm)
         if style.ratelimit:
-            parts = shown.parts
             if len(parts) == 1:
                 headers.append((b"ratelimit-policy", deciding.policy))
                 headers.append((b"ratelimit", _item(parts[0], deciding)))
