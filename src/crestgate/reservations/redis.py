@@ -97,8 +97,8 @@ class RedisBook(ReservationBook):
             ids = self._client.srandmember(open_ids, LOST_IDS)
             pipeline = self._client.pipeline(transaction=False)
             for one in ids:
-                pipeline.exists(self._key(one.decode()))
-            lost = [one for one, exists in zip(ids, pipeline.execute(), strict=True) if not exists]
+                pipeline.hget(self._key(one.decode()), "version")
+            lost = [one for one, version in zip(ids, pipeline.execute(), strict=True) if version is None]
             return bool(lost) and bool(self._client.srem(open_ids, *lost))
 
     def _put(self, row: ReservationRow, max_open: int) -> int:
