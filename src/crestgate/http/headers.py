@@ -58,7 +58,7 @@ class _LimitText(NamedTuple):
 _limit_texts: dict[Algorithm, _LimitText] = BoundedCache(MAX_CACHED)
 
 
-def rate_limit_headers(decision: Decision, style: HeaderStyle, now_us: int) -> list[tuple[bytes, bytes]]:
+def rate_limit_headers(decision: Decision, style: HeaderStyle, now_us: int) -> list[tuple[bytes, bytes]]:  # noqa: PLR0912 - each response
     """The headers of a response, with lower-case names as in ASGI. Empty when no limit applied.
 
     `now_us` is Unix time in microseconds; it is only used when resets are Unix times.
