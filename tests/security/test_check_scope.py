@@ -343,8 +343,14 @@ def test_flood_of_inline_limits_resets_no_rule(here: ServiceHere, tmp_path: Path
 
 def test_inline_limit_lasts_a_year_at_most(caller: Caller, admin: Caller) -> None:
     """Each is a key in the store for as long as it counts, and callers can create any number of them."""
-    allowed = ("1/366d", "9/year using fixed_window", "1/day burst 366", "2/day burst 732 using gcra")
-    refused = ("1/367d", "1/36500d using sliding_window_log", "1/day burst 367", "1/year burst 2 using leaky_bucket")
+    allowed = (
+        "1/367d",
+        "9/year using fixed_window",
+        "1/day burst 366",
+        "2/day burst 732 using gcra",
+        "9/calendar year",
+    )
+    refused = ("1/368d", "1/36500d using sliding_window_log", "1/day burst 368", "1/year burst 2 using leaky_bucket")
     for limit in allowed:
         assert caller.take({"key": "k", "limit": limit})[0]["allowed"]
     for limit in refused:

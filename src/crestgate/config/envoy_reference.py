@@ -113,6 +113,11 @@ _PREFIXES: Final = re.compile(
 )
 _KUBERNETES: Final = re.compile(r"[A-Z0-9_]+_(?:SERVICE_(?:HOST|PORT)(?:_.*)?|PORT(?:_[0-9]+_(?:TCP|UDP)(?:_.*)?)?)")
 """Set by Kubernetes for each Service of a namespace, such as one that is called redis."""
+_GRPC: Final = re.compile(
+    r"GRPC_(?:GO_[A-Z0-9_]+|DEFAULT_SSL_ROOTS_FILE_PATH|SSL_CIPHER_SUITES|VERBOSITY|TRACE|STACKTRACE_MINLOGLEVEL|"
+    r"DNS_RESOLVER|POLL_STRATEGY|ENABLE_FORK_SUPPORT|XDS_BOOTSTRAP(?:_CONFIG)?|EXPERIMENTAL_[A-Z0-9_]+)"
+)
+"""Read by gRPC itself, in Go or in the client for xDS."""
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
 _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _TRUE, _FALSE = ("1", "t", "true"), ("0", "f", "false")
@@ -166,7 +171,9 @@ class _Translator:
             elif name in REFUSED:
                 if self.given[name].strip().lower() not in _FALSE:
                     self._report(name, REFUSED[name])
-            elif name not in SUPPORTED and _PREFIXES.fullmatch(name) and not _KUBERNETES.fullmatch(name):
+            elif name in SUPPORTED or _KUBERNETES.fullmatch(name) or _GRPC.fullmatch(name):
+                continue
+            elif _PREFIXES.fullmatch(name):
                 notes.append(f"{name} is unknown: envoyproxy/ratelimit has no such variable")
 
     def _server(self) -> None:

@@ -58,7 +58,7 @@ class _LimitText(NamedTuple):
 _limit_texts: dict[Algorithm, _LimitText] = BoundedCache(MAX_CACHED)
 
 
-def rate_limit_headers(decision: Decision, style: HeaderStyle, now_us: int) -> list[tuple[bytes, bytes]]:
+def rate_limit_headers(decision: Decision, style: HeaderStyle, now_us: int) -> list[tuple[bytes, bytes]]:  # noqa: PLR0912 - each response
     """The headers of a response, with lower-case names as in ASGI. Empty when no limit applied.
 
     `now_us` is Unix time in microseconds; it is only used when resets are Unix times.
@@ -67,15 +67,19 @@ def rate_limit_headers(decision: Decision, style: HeaderStyle, now_us: int) -> l
     if not parts:
         return []
     shown: Decision | None = decision
-    for part in parts:
-        if not part.algorithm.in_headers:
-            shown = _shown(parts)
-            break
+    if len(parts) == 1:
+        if not parts[0].algorithm.in_headers:
+            shown = None
+    else:
+        for part in parts:
+            if not part.algorithm.in_headers:
+                shown = _shown(parts)
+                parts = () if shown is None else shown.parts
+                break
     headers: list[tuple[bytes, bytes]] = []
     if shown is not None:
         deciding = _text_of(shown.algorithm)
         if style.ratelimit:
-            parts = shown.parts
             if len(parts) == 1:
                 headers.append((b"ratelimit-policy", deciding.policy))
                 headers.append((b"ratelimit", _item(parts[0], deciding)))

@@ -14,9 +14,11 @@ nothing more, and what is left of it in the store ends after the time to live. S
 from __future__ import annotations
 
 import heapq
+import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from itertools import count
@@ -39,6 +41,9 @@ POLL_SECONDS = 0.05
 """A slot may be released at any time, also by another process: whoever waits for one looks so often."""
 IDLE_SECONDS = 10.0
 """How long the renewing thread waits for another hold before it ends."""
+SPARE_ENTRIES = 1000
+"""Entries of released holds that the renewing thread keeps in any case, until they would be due."""
+_log = logging.getLogger("crestgate")
 
 HoldSteps: TypeAlias = Generator[SendRequest | Sleep | AwaitTurn, "list[Outcome] | bool | None", "Slots"]
 
@@ -59,6 +64,11 @@ class Slots:
             and not member.peeks
             and outcome.decision.reason == "ok"
         ]
+
+    @property
+    def are_held(self) -> bool:
+        """Whether there is anything to release."""
+        return bool(self._members)
 
     @property
     def renewal_seconds(self) -> float | None:
@@ -196,10 +206,17 @@ class HeldSlots:
             if request is None or os.getpid() != self._process:
                 return None
             outcomes: Sequence[Outcome] = []
-            with suppress(StoreError):  # closed meanwhile: whether it renewed is unknown, as after any other failure
-                outcomes = self._apply([request])[0]
-            slots.renewed(outcomes)
+            try:
+                with suppress(StoreError):  # closed meanwhile
+                    outcomes = self._apply([request])[0]
+            finally:  # after any failure it is unknown whether it renewed
+                slots.renewed(outcomes)
             return slots.renewal_seconds
+
+    @property
+    def is_held(self) -> bool:
+        """Whether there is anything to renew."""
+        return self._slots is not None and self._slots.are_held
 
     def __enter__(self) -> HeldSlots:
         if self._slots is not None:
@@ -224,6 +241,7 @@ class HeldSlots:
         with self._lock:  # after a renewal that is under way: it moves the entries
             request = slots.release()
         if request is not None:
+            self._renewer.forget_released()
             self._apply([request])
 
     def _require(self) -> Slots:
@@ -233,7 +251,11 @@ class HeldSlots:
 
 
 class SlotRenewer:
-    """Renews the holds of one limiter from a daemon thread, which runs only while something is held."""
+    """Renews the holds of one limiter from a daemon thread, which runs only while something is held.
+
+    It refers to them weakly. A hold that nobody can release any more, because a response was dropped and not closed, is
+    not renewed for ever: its slots end after their time to live.
+    """
 
     def __init__(self) -> None:
         self.renew()
@@ -242,20 +264,32 @@ class SlotRenewer:
     def renew(self) -> None:
         """At first, and in a forked child: the holds and the thread are the parent's."""
         self._condition = threading.Condition()
-        self._due: list[tuple[float, int, HeldSlots]] = []
+        self._due: list[tuple[float, int, weakref.ref[HeldSlots]]] = []
         self._numbers = count()
         self._thread: threading.Thread | None = None
+        self._released = 0
+        """How many holds were released since those that are due were counted."""
         self._closed = False
 
     def add(self, held: HeldSlots, seconds: float) -> None:
         with self._condition:
             if self._closed:
                 return
-            heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), held))
+            heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), weakref.ref(held)))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="crestgate-slots", daemon=True)
                 self._thread.start()
             self._condition.notify()
+
+    def forget_released(self) -> None:
+        """One more hold is released. Its entry would stay here until its renewal is due, which is hours for a long
+        time to live, so those of released holds are dropped when most are."""
+        with self._condition:
+            self._released += 1
+            if self._released > max(SPARE_ENTRIES, len(self._due) // 2):
+                self._released = 0
+                self._due = [entry for entry in self._due if (held := entry[2]()) is not None and held.is_held]
+                heapq.heapify(self._due)
 
     def close(self) -> None:
         """Stop renewing, and wait for the renewal that is under way."""
@@ -269,9 +303,14 @@ class SlotRenewer:
 
     def _run(self) -> None:
         while (held := self._next()) is not None:
-            seconds = held.renew()
+            try:
+                seconds = held.renew()
+            except Exception:  # noqa: BLE001 - whatever it is, the other holds must be renewed
+                _log.exception("unhandled error in renewing slots")
+                seconds = None
             if seconds is not None:
                 self.add(held, seconds)
+            del held  # while it waits for the next
 
     def _next(self) -> HeldSlots | None:
         """The next hold to renew, when it is due; None when the thread has to end."""
@@ -279,7 +318,10 @@ class SlotRenewer:
             while not self._closed:
                 wait = self._due[0][0] - time.monotonic() if self._due else IDLE_SECONDS
                 if self._due and wait <= 0:
-                    return heapq.heappop(self._due)[2]
+                    held = heapq.heappop(self._due)[2]()
+                    if held is not None:
+                        return held
+                    continue
                 if not self._condition.wait(wait) and not self._due:
                     break
             self._thread = None

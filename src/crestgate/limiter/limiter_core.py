@@ -305,14 +305,15 @@ class LimiterCore:
         costed = has_costs(limits)
         if not costed and ttl is None and on_expiry is None:
             return None
-        ttl_us = check_terms(ttl, on_expiry or "keep")
+        policy = "keep" if on_expiry is None else on_expiry
+        ttl_us = check_terms(ttl, policy)
         if not costed:
             prepared = prepare_one_cost(self, key, cast(Limits, limits), cost)
         elif whole_cost(cost) != 1:
             raise ValueError("cost cannot be combined with a cost for each limit: leave it out")
         else:
             prepared = prepare_costs(self, key, cast(Costs, limits))
-        return prepared, ttl_us, on_expiry or "keep"
+        return prepared, ttl_us, policy
 
     def try_decide(self, checks: Sequence[PendingCheck]) -> list[Decision] | None:
         """What `decide` would return, if a local store answers without waiting; None when it does not, and nothing was

@@ -244,7 +244,7 @@ class StoredReservation(Reservation):
 
     def settle(self, actual: Actual) -> Settlement:
         self._end.check()
-        settlement: Settlement = self._run(self._stored.settle(cast(str, self.id), actual, None))
+        settlement: Settlement = self._run(self._stored.settle(cast(str, self.id), known_actual(actual), None))
         self._end.set("was settled already")
         return settlement
 
@@ -371,7 +371,7 @@ class AsyncStoredReservation(AsyncReservation):
         return known_decision(self._decision)
 
     async def settle(self, actual: Actual) -> Settlement:
-        settlement = await self._settle(actual)
+        settlement = await self._settle(known_actual(actual))
         self._end.set("was settled already")
         return settlement
 
@@ -420,6 +420,13 @@ def one_actual(actual: Actual) -> SupportsIndex:
     """What was used, of a reservation with one cost."""
     if isinstance(actual, Mapping):
         raise ValueError("actual must be one number here: reserve with a cost for each limit to settle them one by one")
+    return actual
+
+
+def known_actual(actual: Actual) -> Actual:
+    """None is not what was used: whoever does not know that leaves the block, or releases."""
+    if actual is None:
+        raise ValueError(f"actual must be a whole number from 0 to {MAX_COST}, or one for each limit, not None")
     return actual
 
 

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_TTL",
+    "MAX_LIMITS",
     "MAX_TTL",
     "Costs",
     "OnExpiry",
     "PreparedReservation",
+    "check_number",
     "check_terms",
     "check_ttl",
     "has_costs",
@@ -37,6 +39,8 @@ __all__ = [
 
 DEFAULT_TTL: Final = 300
 MAX_TTL: Final = 86_400
+MAX_LIMITS: Final = 100
+"""Of one reservation: all of them are decided in one step, and everybody else waits for it."""
 OnExpiry: TypeAlias = Literal["keep", "release"]
 
 Costs: TypeAlias = "Mapping[str, SupportsIndex] | Sequence[tuple[Limits, SupportsIndex]]"
@@ -64,6 +68,14 @@ def check_ttl(ttl: float) -> int:
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 1 <= ttl <= MAX_TTL:
         raise input_error(ValueError, "ttl", f"must be a number of seconds from 1 to {MAX_TTL:,}, not {ttl!r}")
     return round(ttl * 1_000_000)
+
+
+def check_number(limits: int) -> None:
+    """ValueError for more limits than one reservation may have."""
+    if limits > MAX_LIMITS:
+        raise input_error(
+            ValueError, "limits", f"are more than {MAX_LIMITS}, which a reservation has at most: reserve fewer"
+        )
 
 
 def slots_ttl_us(algorithms: Iterable[Algorithm]) -> int | None:
@@ -127,6 +139,7 @@ def prepare_costs(limiter: LimiterCore, key: str, costs: Costs) -> PreparedReser
             if any(other.algorithm.name == algorithm.name for other in members):
                 raise ConfigError(f"the limit {algorithm.name!r} is reserved twice: give it one cost")
             members.append(member)
+            check_number(len(members))  # here: each one is compared with all before it
             named = (limits,) if isinstance(limits, str) else ()
             names.append(tuple(dict.fromkeys((*named, *_names(member)))))
     if not members:

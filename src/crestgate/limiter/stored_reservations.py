@@ -48,12 +48,11 @@ from crestgate.errors import (
 )
 from crestgate.limiter.pending_check import PendingCheck
 from crestgate.limiter.reservation import Actual, Settlement, charged_members, give_back, is_charged
-from crestgate.limiter.reservation_terms import PreparedReservation, ttl_within_slots
+from crestgate.limiter.reservation_terms import PreparedReservation, check_number, ttl_within_slots
 from crestgate.reservations.port import ReservationBook, ReservationRow
 from crestgate.stores.port import BatchOutcomes, IdempotencyRecord, Member, Op, Outcome, Request
 
 __all__ = [
-    "MAX_LIMITS",
     "MAX_OPEN",
     "BookCall",
     "Extension",
@@ -66,8 +65,6 @@ __all__ = [
     "is_unreserved",
 ]
 
-MAX_LIMITS: Final = 100
-"""Of one reservation: all of them are decided in one step, and everybody else waits for it."""
 MAX_OPEN: Final = 10_000
 """Reservations of one caller of a service that are not settled, and did not end more than LATE_US ago."""
 MAX_OPEN_OF_LIBRARY: Final = 1_000_000
@@ -213,10 +210,7 @@ class StoredReservations:
     def reserve(self, prepared: PreparedReservation, ttl_us: int | None, on_expiry: str, owner: str) -> Steps:
         """Decide a check and keep it under an id; a Grant. Without a time to live it has the default one."""
         check, names = prepared.check, prepared.names
-        if len(check.members) > MAX_LIMITS:
-            raise input_error(
-                ValueError, "limits", f"are {len(check.members)}; a reservation has {MAX_LIMITS} at most: reserve fewer"
-            )
+        check_number(len(check.members))
         _check_size(prepared)
         whole_ttl_us = ttl_within_slots(ttl_us, [member.algorithm for member in check.members])
         expires_us = self._now() + whole_ttl_us  # read before slots are taken: it ends before they do
@@ -268,7 +262,8 @@ class StoredReservations:
             if terms.state in ("closed", "settling"):
                 raise ReservationClosedError("this reservation was settled already; the first settlement counts")
             if terms.state == "expiring":
-                yield from self._finish(row, terms)
+                if not (yield from self._finish(row, terms)):
+                    raise StoreError("the reservation has ended, and is not given back yet: try again soon")
                 continue
             now = self._now()
             settling = terms._replace(

@@ -24,6 +24,8 @@ from crestgate.reservations.port import ReservationBook, ReservationRow
 
 __all__ = ["RedisBook"]
 
+LOST_IDS = 100
+"""How many ids are looked at when an owner has too many."""
 KEY_TTL_MS = 4 * 24 * 3600 * 1000
 """Longer than a reservation may last, and than it is kept after its end."""
 
@@ -58,7 +60,7 @@ class RedisBook(ReservationBook):
         self._delete = self._client.register_script(_DELETE)
 
     def add(self, row: ReservationRow, max_open: int) -> bool:
-        return self._put(row, max_open) == 1
+        return self._put(row, max_open) == 1 or (self._forget_lost(row) and self._put(row, max_open) == 1)
 
     def find(self, reservation_id: str) -> ReservationRow | None:
         with self._map_errors():
@@ -86,6 +88,18 @@ class RedisBook(ReservationBook):
 
     def close(self) -> None:
         self._client.close()
+
+    def _forget_lost(self, row: ReservationRow) -> bool:
+        """Whether some of an owner's open reservations are not there any more, which it then forgets: a server that is
+        short of memory, or that was not swept for days, has deleted them, and nobody can settle them."""
+        open_ids = self._keys(row)[2]
+        with self._map_errors():
+            ids = self._client.srandmember(open_ids, LOST_IDS)
+            pipeline = self._client.pipeline(transaction=False)
+            for one in ids:
+                pipeline.hget(self._key(one.decode()), "version")
+            lost = [one for one, version in zip(ids, pipeline.execute(), strict=True) if version is None]
+            return bool(lost) and bool(self._client.srem(open_ids, *lost))
 
     def _put(self, row: ReservationRow, max_open: int) -> int:
         args: list[str | int] = [

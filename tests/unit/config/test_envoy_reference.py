@@ -199,10 +199,14 @@ def test_what_is_without_effect_or_unknown_is_told() -> None:
             "REDIS_PORT": "tcp://10.0.0.1:6379",
             "REDIS_PORT_6379_TCP_ADDR": "10.0.0.1",
             "PATH": "/bin",
+            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": "/etc/ssl/certs.pem",
+            "GRPC_GO_LOG_SEVERITY_LEVEL": "info",
+            "GRPC_MAX_CONECTION_AGE": "1h",
         }
     ).notes
     assert notes == [
         "DEBUG_PORT is without effect: metrics and health are on PORT",
+        "GRPC_MAX_CONECTION_AGE is unknown: envoyproxy/ratelimit has no such variable",
         "LIMIT_HEADER is unknown: envoyproxy/ratelimit has no such variable",
         "REDIS_POOLSIZE is unknown: envoyproxy/ratelimit has no such variable",
         "USE_STATSD is without effect: metrics are at /metrics on PORT, for Prometheus",

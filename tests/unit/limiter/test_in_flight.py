@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 import time
-from collections.abc import Callable
+import tracemalloc
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from crestgate import AsyncLimiter, ConfigError, Limit, Limiter, RateLimitExceeded
+from crestgate.stores.port import Op, Outcome, Request
 from crestgate.testing import FakeClock
 from flaky_store import Flaky
 
@@ -146,6 +150,68 @@ def test_fail_open_holds_nothing_and_unknown_renewal_is_lost() -> None:
         store.broken = False
     assert limiter.peek("a", TWO).remaining == 1, "nothing more is sent for it: it ends after its ttl"
     limiter.close()
+
+
+def test_released_holds_are_forgotten_before_their_renewal_is_due() -> None:
+    with Limiter("memory://") as limiter:
+        tracemalloc.start()
+        try:
+            for _ in range(20_000):
+                with limiter.hold("a", "5 concurrent ttl 1h"):
+                    pass
+            gc.collect()
+            left, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert left < 2_000_000, "100 bytes for each of them"
+
+
+def test_hold_that_was_dropped_is_not_renewed() -> None:
+    store = Renewals()
+    with Limiter(store) as limiter, limiter.hold("kept", "2 concurrent ttl 90ms"):
+        limiter.hold("dropped", "2 concurrent ttl 90ms").__enter__()
+        assert store.seen["kept"].wait(30)
+        store.seen["kept"].clear()
+        assert store.seen["kept"].wait(30)
+        assert not store.seen["dropped"].is_set()
+
+
+class Renewals(Flaky):
+    """Tells which keys' slots were renewed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = defaultdict[str, threading.Event](threading.Event)
+
+    def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+        if batch[0].op is Op.RENEW:
+            self.seen[batch[0].members[0].key].set()
+        return super().apply(batch)
+
+
+class Faulty(Flaky):
+    """Fails to renew the slots of one key, as no store should, and tells of those of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.renewed = threading.Event()
+
+    def apply(self, batch: Sequence[Request]) -> list[list[Outcome]]:
+        if batch[0].op is Op.RENEW:
+            if batch[0].members[0].key == "faulty":
+                raise RuntimeError("a fault")
+            self.renewed.set()
+        return super().apply(batch)
+
+
+def test_fault_in_a_renewal_does_not_end_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    store = Faulty()
+    with Limiter(store) as limiter:
+        limit = "2 concurrent ttl 90ms"
+        with limiter.hold("faulty", limit) as faulty, limiter.hold("other", limit) as other:
+            assert store.renewed.wait(30)
+            assert (faulty.lost, other.lost) == (True, False)
+    assert "unhandled error in renewing slots" in caplog.text
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

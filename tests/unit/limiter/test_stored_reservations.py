@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,7 +88,7 @@ def test_one_number_is_refused_for_several_costs(limiter: Limiter) -> None:
     assert reservation.settle({"tokens": 620}).settled
 
 
-@pytest.mark.parametrize("actual", [-1, 2**31, 1.5, True, {"tokens": -1}, {"other": 1}])
+@pytest.mark.parametrize("actual", [-1, 2**31, 1.5, True, None, {"tokens": -1}, {"other": 1}])
 def test_bad_actual_changes_nothing(limiter: Limiter, actual: object) -> None:
     reservation = limiter.reserve("acme", {"tokens": 800})
     with pytest.raises(ValueError, match="actual"):
@@ -199,9 +200,10 @@ def test_bad_ttl(limiter: Limiter, ttl: object) -> None:
     assert left(limiter) == 1000
 
 
-def test_bad_end_policy(limiter: Limiter) -> None:
+@pytest.mark.parametrize("policy", ["drop", "", 0, []])
+def test_bad_end_policy(limiter: Limiter, policy: Any) -> None:
     with pytest.raises(ValueError, match="on_expiry"):
-        limiter.reserve("acme", COSTS, on_expiry="drop")  # type: ignore[arg-type]
+        limiter.reserve("acme", COSTS, on_expiry=policy)
 
 
 def test_block_ends_as_without_an_id(limiter: Limiter, clock: FakeClock) -> None:
@@ -231,8 +233,23 @@ def test_open_reservations_are_bounded(limiter: Limiter, monkeypatch: pytest.Mon
 
 def test_limits_of_a_reservation_are_bounded(limiter: Limiter) -> None:
     many = [(f"{count}/hour", 1) for count in range(10, 111)]
-    with pytest.raises(ValueError, match="100 at most"):
+    with pytest.raises(ValueError, match="a reservation has at most"):
         limiter.reserve("acme", many)
+    assert limiter.reserve("acme", many[:100]).settle(1).settled
+
+
+def test_no_more_limits_are_read_than_a_reservation_may_have(clock: FakeClock) -> None:
+    """Each is compared with all before it, so a list of a million would take for ever."""
+    read = []
+
+    def plan(name: str) -> str:
+        read.append(name)
+        return f"{name}/hour"
+
+    limiter = Limiter("memory://", plans=plan, clock=clock)
+    with pytest.raises(ValueError, match="a reservation has at most"):
+        limiter.reserve("acme", {str(count): 1 for count in range(1, 10_001)})
+    assert len(read) == 101
 
 
 def test_bytes_of_a_reservation_are_bounded(limiter: Limiter) -> None:
@@ -390,4 +407,18 @@ def test_settlement_by_id_that_failed_is_finished_by_a_sweep(clock: FakeClock) -
     assert left(limiter) == 380
     with pytest.raises(ReservationClosedError):
         reservation.settle({"tokens": 0})
+    assert left(limiter) == 380
+
+
+def test_settlement_of_an_ended_reservation_waits_for_the_store(clock: FakeClock) -> None:
+    store = BreakingStore(clock)
+    limiter = Limiter(store, plans=PLANS)
+    reservation = limiter.reserve("acme", COSTS, ttl=10, on_expiry="release")
+    clock.advance(11)
+    store.broken = True
+    limiter.sweep_reservations()
+    with pytest.raises(StoreError, match="not given back yet"):
+        reservation.settle({"tokens": 620})
+    store.broken = False
+    assert reservation.settle({"tokens": 620}) == (True, True)
     assert left(limiter) == 380

@@ -42,9 +42,9 @@ MAX_CACHED: Final = 4096
 MAX_NAME: Final = 1024
 """Characters of a counter's name."""
 MAX_LIMIT: Final = 256
-MAX_DAYS: Final = 366
-"""For how long a counter of a limit that is written out may count. Callers make up as many as they like, and a server
-such as Redis keeps each of them for that long."""
+MAX_DAYS: Final = 367
+"""A calendar year, and a day for clocks that go back. For so long a counter of a limit that is written out may count.
+Callers make up as many as they like, and a server such as Redis keeps each of them for that long."""
 MAX_LASTS_US: Final = MAX_DAYS * 86_400_000_000
 OPS: Final = {"take": Op.TAKE, "peek": Op.PEEK, "charge": Op.CHARGE, "give_back": Op.GIVE_BACK, "reset": Op.RESET}
 AMOUNT: Final = "is the amount to refund, only valid with give_back: from 0 to cost"

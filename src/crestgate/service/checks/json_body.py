@@ -49,6 +49,18 @@ _UNKNOWN: Final = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTAL
 _MISSING: Final = re.compile(r"^Object missing required field `(.*)`$")
 _EMPTY: Final = "Expected `str` of length >= 1"
 _EXPECTED: Final = re.compile(r"^Expected `([a-z| ]+)`, got `([a-z]+)`$")
+_SOME_ENTRY: Final = "[...]"
+_STEPS: Final = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
+_KINDS: Final[dict[str, type]] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "array": list,
+    "object": dict,
+    "bool": bool,
+    "null": type(None),
+}
+"""What msgspec reads without a type, by its names of JSON's types."""
 _TYPES: Final = {
     "str": "text",
     "int": "a whole number",
@@ -82,7 +94,7 @@ def decode_json(decoder: Any, body: bytes, forms: str) -> Any:
     except DuplicateKeyError as duplicate:  # not the same name as below: compiled code takes it for one type
         raise InvalidRequestError(str(duplicate), "is written twice in one object: write it once") from None
     except msgspec.ValidationError as error:
-        raise _validation_error(str(error), forms) from None
+        raise _validation_error(str(error), forms, body) from None
     except msgspec.DecodeError as error:
         raise InvalidRequestError(
             "", f"the body is not JSON: {error}" if body else "the body is empty: send JSON"
@@ -93,11 +105,13 @@ def decode_json(decoder: Any, body: bytes, forms: str) -> Any:
         raise InvalidRequestError("", "the body is nested too deeply") from None
 
 
-def _validation_error(text: str, forms: str) -> InvalidRequestError:
+def _validation_error(text: str, forms: str, body: bytes) -> InvalidRequestError:
     """An error of msgspec, as a field and a message."""
     match = _AT.search(text)
     at = match[1] if match is not None else ""
     message = text if match is None else text[: match.start()]
+    if at.endswith(_SOME_ENTRY):
+        at = _entry_path(body, at.removesuffix(_SOME_ENTRY), message)
     for pattern, reason in ((_UNKNOWN, f"is unknown: {forms}"), (_MISSING, "is missing")):
         named = pattern.match(message)
         if named is not None:
@@ -115,6 +129,26 @@ def _validation_error(text: str, forms: str) -> InvalidRequestError:
     )
     hint = ': write "42", in quotes' if expected_types == [_TYPES["str"]] and expected[2] == "int" else ""
     return InvalidRequestError(at, f"must be {' or '.join(expected_types)}, not {given}{hint}")
+
+
+def _entry_path(body: bytes, at: str, message: str) -> str:
+    """The path to the entry of a mapping that msgspec does not name: the first with a value of the type in the message.
+    As far as that can be told; else the path to the mapping."""
+    expected = _EXPECTED.match(message)
+    if expected is None and message != _EMPTY:
+        return at
+    given = str if expected is None else _KINDS.get(expected[2])
+    try:
+        value = msgspec.json.decode(body)
+        for index, name in _STEPS.findall(at):
+            value = value[int(index)] if index else value[name]
+        for key, one in value.items():
+            if type(one) is given and (expected is not None or not one):
+                return join_path(at, key)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, LookupError, TypeError, AttributeError):
+        # there is more wrong with it, such as a key twice
+        pass
+    return at
 
 
 def join_path(at: str, name: str) -> str:

@@ -46,6 +46,8 @@ from crestgate.stores.port import Member, Op, Outcome
 __all__ = ["MAX_COSTS", "ReservationService", "read_extend", "read_reservation", "read_settle"]
 
 MAX_COSTS: Final = 100
+ANONYMOUS: Final = "anonymous"
+"""The owner of what is reserved without a key, which is no id of a key. The empty owner is the library's."""
 SETTLE_FORMS: Final = 'write {"actual": 620}, or {"actual": {"tokens": 620}} with a number for each limit'
 EXTEND_FORMS: Final = 'write {"ttl": 120}, in seconds from now'
 
@@ -92,7 +94,7 @@ class ReservationService:
             raise InvalidRequestError(*field_of(error)) from None
         with checks.span(call, "reserve"):
             stored = await self._open()
-            grant: Grant = await self._run(stored.reserve(prepared, ttl_us, body.on_expiry, call.key_id))
+            grant: Grant = await self._run(stored.reserve(prepared, ttl_us, body.on_expiry, _caller(call)))
         checks.metrics.set_time(now_us)
         checks.count(call, prepared.check, grant.decision)
         checks.record_names(body, now_us)
@@ -195,7 +197,12 @@ class ReservationService:
 
 def _owner(call: CallContext) -> str | None:
     """Whose reservations a caller may settle; None for all."""
-    return None if call.may_write else call.key_id
+    return None if call.may_write else _caller(call)
+
+
+def _caller(call: CallContext) -> str:
+    """Whose reservations are counted together: callers without a key are one caller."""
+    return call.key_id or ANONYMOUS
 
 
 def _counters(

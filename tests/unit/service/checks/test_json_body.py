@@ -18,6 +18,7 @@ from crestgate.service.checks.json_body import (
     redundant_keys,
     refuse_duplicates,
 )
+from crestgate.service.checks.reservations import read_reservation, read_settle
 from crestgate.service.http.envoy_json import read_rate_limit
 
 READERS = {
@@ -107,6 +108,32 @@ def test_ordinary_bodies_are_parsed_once() -> None:
         assert not redundant_keys(dumped.encode(), read_check(dumped.encode()))
     batch = json.dumps({"checks": [check] * 3}).encode()
     assert not redundant_keys(batch, read_batch(batch))
+
+
+ENTRIES = {
+    ("check", '{"context": {"attributes": {"org": "acme", "model": 1}}}'): "context.attributes.model",
+    ("check", '{"context": {"attributes": {"org": "acme", "model": ""}}}'): "context.attributes.model",
+    ("check", '{"context": {"attributes": {"model": null, "org": []}}}'): "context.attributes.model",
+    (
+        "batch",
+        '{"checks": [{"key": "a"}, {"context": {"attributes": {"org": {}}}}]}',
+    ): "checks[1].context.attributes.org",
+    ("reserve", '{"key": "a", "costs": {"requests": 1, "tokens": 1.5}}'): "costs.tokens",
+    ("settle", '{"actual": {"requests": 1, "tokens": true}}'): "actual.tokens",
+    ("settle", '{"actual": {"requests": 1, "tokens": "5"}}'): "actual.tokens",
+    # What else is wrong leaves the name of the mapping.
+    ("settle", '{"actual": {"tokens": 1e400}}'): "actual",
+    ("settle", '{"actual": {"tokens": 1.5}, "more": '): "actual",
+    ("check", '{"context": {"attributes": {"org": 1}}, "context": 1}'): "context.attributes",
+}
+
+
+@pytest.mark.parametrize(("kind", "body"), ENTRIES, ids=str)
+def test_entry_of_a_mapping_is_named(kind: str, body: str) -> None:
+    readers = {**READERS, "reserve": read_reservation, "settle": read_settle}
+    with pytest.raises(InvalidRequestError) as refused:
+        readers[kind](body.encode())
+    assert refused.value.field == ENTRIES[kind, body]
 
 
 def test_long_numbers_are_not_parsed() -> None:

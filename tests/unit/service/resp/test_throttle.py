@@ -126,7 +126,7 @@ def test_limit_that_cannot_be_counted(client: Client) -> None:
 
 def test_counters_that_last_for_years_need_the_scope_write(client: Client) -> None:
     command = ("CL.THROTTLE", "k", 1000, 1, 86_400)
-    assert "has counters that last 1,001 days, and 366 is the most without the scope write" in client.error(*command)
+    assert "has counters that last 1,001 days, and 367 is the most without the scope write" in client.error(*command)
     client.call("AUTH", ADMIN)
     assert client.call(*command)[:3] == [0, 1001, 1000]
     client.call("RESET")

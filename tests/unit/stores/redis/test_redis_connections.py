@@ -18,7 +18,8 @@ import redis
 
 from crestgate import AsyncLimiter, ConfigError, Limit, Limiter, StoreError, register_algorithm
 from crestgate.core.algorithms.custom import Numbers, Verdict
-from crestgate.errors import StoreClosedError
+from crestgate.errors import StoreClosedError, TooManyReservationsError
+from crestgate.limiter import stored_reservations
 from crestgate.stores.port import BatchOutcomes, Member, Op, Request
 from crestgate.stores.redis import RedisStore
 from crestgate.testing import AsyncStoreAdapter
@@ -86,7 +87,7 @@ def test_documented_acl_suffices(guarded: RedisServer) -> None:
         store.close()
 
 
-def test_documented_acl_suffices_for_reservations(guarded: RedisServer) -> None:
+def test_documented_acl_suffices_for_reservations(guarded: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     (line,) = re.findall(r"ACL SETUSER limiter .*", STORES_PAGE.read_text())
     (more,) = re.findall(r"\| `(~\{cg\}:reservation.*?)` \|", STORES_PAGE.read_text())
     guarded.cli(*line.replace(">password", f">{SECRET}").split(), *more.split())
@@ -98,6 +99,10 @@ def test_documented_acl_suffices_for_reservations(guarded: RedisServer) -> None:
         limiter.reserve("acl", limits, on_expiry="release").release()
         limiter.sweep_reservations()
         assert limiter.peek("acl", "2 concurrent").remaining == 2
+        limiter.reserve("acl", limits)
+        monkeypatch.setattr(stored_reservations, "MAX_OPEN_OF_LIBRARY", 1)
+        with pytest.raises(TooManyReservationsError):
+            limiter.reserve("acl", limits)
     guarded.cli("ACL", "DELUSER", "limiter")
 
 

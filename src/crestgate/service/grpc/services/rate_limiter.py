@@ -42,6 +42,10 @@ SPLIT: Final = "send them in several batches"
 CHECKS: Final = Repeated(1, "checks", MAX_CHECKS, SPLIT)
 PLANS: Final = Repeated(7, "plans", MAX_PLANS, "send fewer")
 ATTRIBUTES: Final = Repeated(9, "attributes", MAX_ATTRIBUTES, "send fewer")
+TAG: Final = 0x4A
+"""The byte of ATTRIBUTES.tag."""
+LONG_TAG: Final = 0xCA
+"""Its first byte where it is written with more bytes than it needs."""
 ATTRIBUTES_OF_ALL: Final = Repeated(9, "attributes", MAX_CHECKS * MAX_ATTRIBUTES, SPLIT)
 ATTRIBUTES_OF_RESET: Final = Repeated(11, "attributes", MAX_ATTRIBUTES, "send fewer")
 PLANS_OF_ALL: Final = Repeated(7, "plans", MAX_CHECKS * MAX_PLANS, SPLIT)
@@ -66,8 +70,10 @@ class RateLimiter:
     def check(self, call: CallContext, message: bytes) -> bytes | Later:
         """CheckRateLimit."""
         check_counts(message, PLANS)
-        check_counts(message, ATTRIBUTES)
-        answers = self.checks.check(call, [check_of(_read_check(message), _may_have_attributes(message))], False)
+        attributes = _may_have_attributes(message)
+        if attributes:
+            check_counts(message, ATTRIBUTES)
+        answers = self.checks.check(call, [check_of(_read_check(message), attributes)], False)
         return _encode_check(answers) if isinstance(answers, list) else answers.then(_encode_check)
 
     def batch(self, call: CallContext, message: bytes) -> bytes | Later:
@@ -93,8 +99,10 @@ class RateLimiter:
     def quota(self, call: CallContext, message: bytes) -> bytes | Later:
         """GetRemainingQuota."""
         check_counts(message, PLANS)
-        check_counts(message, ATTRIBUTES)
-        answer = self.checks.peek(check_of(_read_quota(message), _may_have_attributes(message)))
+        attributes = _may_have_attributes(message)
+        if attributes:
+            check_counts(message, ATTRIBUTES)
+        answer = self.checks.peek(check_of(_read_quota(message), attributes))
         return _encode_quota(answer) if isinstance(answer, DecisionBody) else answer.then(_encode_quota)
 
     async def reset(self, call: CallContext, message: bytes) -> bytes:
@@ -117,7 +125,7 @@ class RateLimiter:
 
 def _may_have_attributes(message: bytes) -> bool:
     """Whether a message has the tag of attributes, by one byte of it: to read the field of an object costs more."""
-    return ATTRIBUTES.tag in message or ATTRIBUTES.tag | 0x80 in message
+    return TAG in message or LONG_TAG in message
 
 
 def check_of(request: Any, may_have_attributes: bool) -> CheckBody:
