@@ -57,8 +57,10 @@ def identified(context: ContextFields) -> tuple[dict[str, str], int]:
     values: tuple[object, ...] = _identifiers(context)  # of any type at runtime
     found: dict[str, str] = {}
     present = 0
-    for value, (bit, attribute, dimension, prefix) in zip(values, _IDENTIFIED, strict=True):
-        if value is not None:
+    for i in range(len(_IDENTIFIED)):
+        value = values[i]
+        if value is not None:  # most are: no tuple is made or taken apart for those
+            bit, attribute, dimension, prefix = _IDENTIFIED[i]
             text = check_text(attribute, value)
             found[dimension] = prefix + (subject_address(text) if dimension == "ip" and ":" in text else text)
             present |= bit

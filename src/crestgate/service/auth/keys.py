@@ -224,8 +224,9 @@ class ApiKeys:
         """`keys` returns the record bodies by id; `admin_key` is CRESTGATE_ADMIN_KEY, if it is set."""
         self._keys = keys
         self._admin_digest = None if admin_key is None else digest_of(_check_admin_key(admin_key))
-        self._cached: tuple[Mapping[str, Mapping[str, Any]], dict[str, Mapping[str, Any]]] = ({}, {})
-        """The last mapping of all records, and the valid ones among them."""
+        self._admin = Caller(ADMIN, "write", ADMIN)
+        self._cached: tuple[Mapping[str, Mapping[str, Any]], dict[str, tuple[Caller, str]]] = ({}, {})
+        """The last mapping of all records, and the callers and digests of the valid ones among them."""
 
     def find(self, token: str, now_us: int) -> Caller | None:
         """The caller with this token; None if it is unknown, revoked or expired. All take the same comparisons."""
@@ -234,36 +235,35 @@ class ApiKeys:
         key_id = match[1] if match is not None else ""
         stored = self._valid().get(key_id)
         is_admin = compare_digest(digest, self._admin_digest or _NO_DIGEST)
-        is_stored = compare_digest(digest, stored["digest"] if stored is not None else _NO_DIGEST)
+        is_stored = compare_digest(digest, _NO_DIGEST if stored is None else stored[1])
         if is_admin:
-            return Caller(ADMIN, "write", ADMIN)
-        if not is_stored or stored is None:
+            return self._admin
+        if not is_stored or stored is None or _is_expired(stored[0], now_us):
             return None
-        if _is_expired(stored, now_us):
-            return None
-        return _caller(key_id, stored)
+        return stored[0]
 
     def by_id(self, key_id: str, now_us: int) -> tuple[Caller, str] | None:
         """The caller with the key of this id, and the digest of its token; None if it is unknown, revoked or expired.
         For sessions, which were authenticated by the token before."""
         if key_id == ADMIN:
-            return None if self._admin_digest is None else (Caller(ADMIN, "write", ADMIN), self._admin_digest)
+            return None if self._admin_digest is None else (self._admin, self._admin_digest)
         stored = self._valid().get(key_id)
-        if stored is None or _is_expired(stored, now_us):
-            return None
-        return _caller(key_id, stored), stored["digest"]
+        return None if stored is None or _is_expired(stored[0], now_us) else stored
 
-    def _valid(self) -> Mapping[str, Mapping[str, Any]]:
-        """The records that are well formed."""
+    def _valid(self) -> Mapping[str, tuple[Caller, str]]:
+        """The callers and digests of the records that are well formed. They are read when the records change, and not
+        for each call."""
         keys = self._keys()
         read = self._cached
         if read[0] is not keys:
-            read = self._cached = (keys, {key_id: body for key_id, body in keys.items() if _is_key(body)})
+            valid = {key_id: (_caller(key_id, body), body["digest"]) for key_id, body in keys.items() if _is_key(body)}
+            read = self._cached = (keys, valid)
         return read[1]
 
     def admins(self, now_us: int) -> int:
         """How many keys have scope write."""
-        stored = [body for body in self._valid().values() if body["scope"] == "write" and not _is_expired(body, now_us)]
+        callers = [caller for caller, _ in self._valid().values()]
+        stored = [caller for caller in callers if caller.scope == "write" and not _is_expired(caller, now_us)]
         return len(stored) + (self._admin_digest is not None)
 
 
@@ -271,9 +271,8 @@ def _caller(key_id: str, body: Mapping[str, Any]) -> Caller:
     return Caller(body["name"], body["scope"], key_id, body.get("expires_us"))
 
 
-def _is_expired(body: Mapping[str, Any], now_us: int) -> bool:
-    expires_us: int | None = body.get("expires_us")
-    return expires_us is not None and expires_us <= now_us
+def _is_expired(caller: Caller, now_us: int) -> bool:
+    return caller.expires_us is not None and caller.expires_us <= now_us
 
 
 def _is_key(body: Mapping[str, Any]) -> bool:

@@ -84,7 +84,9 @@ class TrafficRecorder:
         self.changes: list[tuple[int, int]] = [(now_us, 0)]
         """When the sample changed, and to how many bits."""
         self.review_us = now_us + REVIEW_US
-        self.key = secrets.token_bytes(32) if key is None else blake2b(key, digest_size=32, person=PURPOSE).digest()
+        secret = secrets.token_bytes(32) if key is None else blake2b(key, digest_size=32, person=PURPOSE).digest()
+        self.hasher = blake2b(digest_size=HASH_BITS // 8, key=secret)
+        """Copied for each subject: that takes two thirds of the time of a new one."""
         self.size = 0
         self.levels: list[deque[Entry]] = [deque() for _ in range(MAX_BITS + 1)]
         """Records by the zeros that their hash ends with, oldest first. Those below `bits` are empty."""
@@ -117,8 +119,9 @@ class TrafficRecorder:
         """What a request is sampled by: the same in every worker, and unknown to callers."""
         if not subject:
             return getrandbits(HASH_BITS)
-        data = subject.encode("utf-8", "surrogatepass")
-        return int.from_bytes(blake2b(data, digest_size=HASH_BITS // 8, key=self.key).digest(), "big")
+        hasher = self.hasher.copy()
+        hasher.update(subject.encode("utf-8", "surrogatepass"))
+        return int.from_bytes(hasher.digest(), "big")
 
     def review(self, now_us: int) -> None:
         """Drop what is too old, some now and the rest at the next checks; then make the sample larger if there is much

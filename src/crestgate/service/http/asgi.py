@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias, final
 
 from crestgate.http.problem import CONTENT_TYPE, encode_problem, problem
 from crestgate.service.context import Fields, Headers, Scope
@@ -38,13 +38,19 @@ class ClientGoneError(Exception):
     """The client went away before its request was complete."""
 
 
-class HttpResponse(NamedTuple):
+@final
+class HttpResponse:
     """An HTTP response."""
 
-    status: int
-    body: bytes
-    headers: Headers = ()
-    content_type: tuple[bytes, bytes] = JSON
+    __slots__ = ("body", "content_type", "headers", "status")
+
+    def __init__(
+        self, status: int, body: bytes, headers: Headers = (), content_type: tuple[bytes, bytes] = JSON
+    ) -> None:
+        self.status = status
+        self.body = body
+        self.headers = headers
+        self.content_type = content_type
 
 
 GONE = HttpResponse(499, b"")

@@ -11,7 +11,6 @@ goes through ASGI as if nothing had happened. Where the store is busy, so does t
 from __future__ import annotations
 
 from time import monotonic
-from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
@@ -29,6 +28,9 @@ MAX_HELD = 16 * 1024
 class FastConnection(HttpConnection):
     """A connection that responds to checks itself."""
 
+    app: Router
+    version = "1.1"
+    """The version of HTTP of the request that is held. The parser makes a text of it whenever it is asked."""
     held: list[tuple[bytes, bytes]] | None = None
     """The headers of a request that is held until it is complete; None while there is none."""
     body: bytes | bytearray = b""
@@ -57,15 +59,16 @@ class FastConnection(HttpConnection):
         if self.over:
             return
         if (
-            self.url in cast(Router, self.app).fast_paths
+            self.url in self.app.fast_paths
             and self.parser.get_method() == b"POST"
             and (self.cycle is None or self.cycle.response_complete)
             and not self.pipeline
             and not self.expect_100_continue
             and not self.flow.write_paused
             and not self.parser.should_upgrade()
-            and self.parser.get_http_version() != "0.9"
+            and (version := self.parser.get_http_version()) != "0.9"
         ):
+            self.version = version
             self.held = self.headers
             self.body = b""
             self.max_size = UNBOUNDED
@@ -99,7 +102,7 @@ class FastConnection(HttpConnection):
         if self.over:
             return
         if held is not None:
-            result = cast(Router, self.app).respond(self.url, held, self.client, bytes(self.body))
+            result = self.app.respond(self.url, held, self.client, bytes(self.body))
             if isinstance(result, tuple):
                 self.held = None
                 self.waiting_since = None
@@ -132,7 +135,7 @@ class FastConnection(HttpConnection):
 
     def respond(self, status: int, head: bytes, body: bytes) -> None:
         """Write a whole response, and wait for the next request."""
-        stays = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0" and not self.last
+        stays = self.version != "1.0" and self.parser.should_keep_alive() and not self.last
         defaults = self.server_state.default_headers  # the date, which is renewed every second
         known = FastConnection.default_head
         if known[0] is not defaults:

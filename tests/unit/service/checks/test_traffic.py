@@ -103,6 +103,13 @@ def test_samples_agree_among_workers_with_one_key_and_differ_otherwise() -> None
     assert hashes(None) != hashes(None)
 
 
+def test_hash_of_a_subject_does_not_depend_on_those_before_it() -> None:
+    recorder = TrafficRecorder(100, NOW)
+    before = recorder.sample_hash("a")
+    recorder.sample_hash("b")
+    assert recorder.sample_hash("a") == before
+
+
 def test_work_of_a_check_is_bounded() -> None:
     recorder = TrafficRecorder(10_000, NOW)
     times = [NOW + number for number in range(10_000)] + [NOW + 2 * HOUR + number for number in range(200)]
