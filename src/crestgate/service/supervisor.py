@@ -1,10 +1,10 @@
 """Runs several worker processes on the same sockets, and replaces those that die.
 
-The supervisor serves no requests, so no input can crash it. On Linux it imports what workers need, and forks them: they
-share that memory. It has one thread and no connection at that time, so a fork leaves nothing half-way. Elsewhere, and
-with libraries that do not survive a fork, workers are spawned. Each gets the settings as read at startup. A worker that dies is replaced at once; one that dies
-repeatedly during startup is replaced with exponential backoff. SIGTERM and SIGINT shut all workers down gracefully, a
-second SIGINT at once; SIGHUP makes them reload their rules.
+The supervisor serves no requests, so no input can crash it. On Linux it imports what workers need and forks them, so
+that they share that memory. It has one thread and no connection then, so a fork leaves nothing half-way. Elsewhere, and
+with libraries that do not survive a fork, workers are spawned. Each gets the settings as read at startup. A worker that
+dies is replaced at once; one that dies repeatedly during startup is replaced with exponential backoff. SIGTERM and
+SIGINT shut all workers down gracefully, a second SIGINT at once; SIGHUP makes them reload their rules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from crestgate.config.settings import Settings
 from crestgate.errors import CrestgateError
 from crestgate.service.node import ListenSockets, NodeDirectory
 
-__all__ = ["Supervisor"]
+__all__ = ["Supervisor", "can_fork"]
 
 POLL_SECONDS = 0.5
 EARLY_SECONDS = 5.0
@@ -193,7 +193,7 @@ def _run(settings: Settings, node: NodeDirectory, number: int, listening: Listen
         sys.exit(1)
     finally:
         supervisor = parent_process()
-        if supervisor is not None and os.getppid() != supervisor.pid:  # it was killed: nothing else removes the directory then
+        if supervisor is not None and os.getppid() != supervisor.pid:  # killed: nothing else removes the directory
             shutil.rmtree(node.folder, ignore_errors=True)
 
 
