@@ -108,7 +108,8 @@ def full_region(limiter: Limiter, clock: FakeClock) -> None:
     checks("brief", BRIEF_LOG, 12)(limiter, clock)
     store = limiter.store
     assert isinstance(store, SharedStore)
-    digest, stripe = store.digests.locate(BRIEF_LOG, "brief")
+    location = store.digests.locate(BRIEF_LOG, "brief")
+    digest, stripe = location.digest, location.stripe
     slot = store.table.find(stripe, digest)
     word = owner_word(
         stripe * store.table.slots + slot, committed_block_list(store.words, store.table.state_at(stripe, slot))

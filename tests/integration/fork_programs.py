@@ -247,7 +247,7 @@ def fork_behind_a_stopped_process(url: str, key: str) -> None:
     worker = threading.Thread(target=lambda: limiter.check(key, CHAIN[0]))
     worker.start()
     store = shared(limiter)
-    stripe = store.digests.locate(CHAIN[0], key)[1]
+    stripe = store.digests.locate(CHAIN[0], key).stripe
     deadline = time.monotonic() + STUCK_SECONDS
     while not store.locks.threads.locks[FIRST_STRIPE + stripe].locked() and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -271,7 +271,7 @@ def fork_between_locks(url: str, limits: list[str]) -> None:
     limiter = Limiter(url, on_store_error="closed")
     bound = limiter.bind(limits)
     store = shared(limiter)
-    first = FIRST_STRIPE + min(store.digests.locate(name, "key")[1] for name in bound.names)
+    first = FIRST_STRIPE + min(store.digests.locate(name, "key").stripe for name in bound.names)
     results: list[str] = []
     worker = threading.Thread(target=lambda: results.append(bound.check("key").reason))
     worker.start()

@@ -69,7 +69,8 @@ def used_blocks(store: SharedStore) -> dict[int, int]:
 
 def log_entries(store: SharedStore, name: str, key: str) -> int:
     """How many entries the log of a counter holds."""
-    digest, stripe = store.digests.locate(name, key)
+    location = store.digests.locate(name, key)
+    digest, stripe = location.digest, location.stripe
     return committed(store, stripe, store.table.find(stripe, digest))[9]
 
 

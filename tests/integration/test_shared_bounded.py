@@ -44,7 +44,8 @@ def used(limiter: Limiter, key: str, limit: str | Limit = LIMIT) -> int:
 
 
 def slot_of(store: SharedStore, name: str, key: str) -> tuple[int, int]:
-    digest, stripe = store.digests.locate(name, key)
+    location = store.digests.locate(name, key)
+    digest, stripe = location.digest, location.stripe
     return stripe, store.table.find(stripe, digest)
 
 
@@ -277,8 +278,8 @@ def test_busy_stripe_is_skipped(counters: Path) -> None:
         for i in range(2048):
             spill(limiter, f"brief:{i}", BRIEF_LOG)
         clock.advance(120)
-        busy = store.digests.locate(BRIEF_LOG, "brief:0")[1]
-        fresh = next(key for key in (f"new:{i}" for i in range(100)) if store.digests.locate(LOG, key)[1] != busy)
+        busy = store.digests.locate(BRIEF_LOG, "brief:0").stripe
+        fresh = next(key for key in (f"new:{i}" for i in range(100)) if store.digests.locate(LOG, key).stripe != busy)
         locks = shared(other).locks
         locks.acquire(FIRST_STRIPE + busy, 1.0)
         try:
@@ -390,7 +391,7 @@ def test_log_used_concurrently_keeps_its_blocks(counters: Path, monkeypatch: pyt
         take_free_blocks(limiter, "key")
         clock.advance(120)
         later.advance(120)
-        stripe = store.digests.locate(BRIEF_LOG, "brief")[1]
+        stripe = store.digests.locate(BRIEF_LOG, "brief").stripe
         lock = store.locks.try_acquire
         met: list[str] = []
 
@@ -400,7 +401,7 @@ def test_log_used_concurrently_keeps_its_blocks(counters: Path, monkeypatch: pyt
             return lock(number)
 
         monkeypatch.setattr(store.locks, "try_acquire", use_then_lock)
-        fresh = next(key for key in (f"new:{i}" for i in range(100)) if store.digests.locate(LOG, key)[1] != stripe)
+        fresh = next(key for key in (f"new:{i}" for i in range(100)) if store.digests.locate(LOG, key).stripe != stripe)
         for _ in range(12 + 2 * store.geometry.blocks // MAX_PROBES):
             clock.advance(0.001)
             limiter.check(fresh, LOG)

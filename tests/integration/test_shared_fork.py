@@ -82,7 +82,7 @@ def test_fork_while_a_thread_waits_for_a_stopped_process(counters: Path, start: 
     with Limiter(at(counters)) as limiter:
         store = limiter.store
         assert isinstance(store, SharedStore)
-        stripe = store.digests.locate(CHAIN[0], "key")[1]
+        stripe = store.digests.locate(CHAIN[0], "key").stripe
     holder = start("load_programs.hold", url=at(counters), locks=[FIRST_STRIPE + stripe])
     assert holder.receive() == "held"
     wait_until("the holder is stopped", lambda: is_stopped(holder.pid))
@@ -100,7 +100,7 @@ def test_fork_while_a_thread_holds_some_of_its_locks(counters: Path, start: Star
     with Limiter(at(counters)) as limiter:
         store = limiter.store
         assert isinstance(store, SharedStore)
-        first = min(store.digests.locate(name, "key")[1] for name in limiter.bind(chain).names)
+        first = min(store.digests.locate(name, "key").stripe for name in limiter.bind(chain).names)
     holder = start("load_programs.hold", url=at(counters), locks=[FIRST_STRIPE + first])
     assert holder.receive() == "held"
     wait_until("the holder is stopped", lambda: is_stopped(holder.pid))

@@ -245,7 +245,8 @@ def test_live_counter_never_looks_free(counters: Path, start: Start) -> None:
     with Limiter(f"shared://{counters}") as limiter:
         store = limiter.store
         assert isinstance(store, SharedStore)
-        digest, stripe = store.digests.locate("1000000/year", "key")
+        location = store.digests.locate("1000000/year", "key")
+        digest, stripe = location.digest, location.stripe
         assert count_zero_reads(store, store.table.meta_at(stripe, store.table.find(stripe, digest))) == 0
 
 
@@ -257,7 +258,8 @@ def test_live_entry_never_looks_empty(counters: Path, start: Start) -> None:
         store = limiter.store
         assert isinstance(store, SharedStore)
         limit = "1000000000/year using sliding_window_log"
-        digest, stripe = store.digests.locate(limit, "key")
+        location = store.digests.locate(limit, "key")
+        digest, stripe = location.digest, location.stripe
         assert count_zero_reads(store, store.table.ring_at(stripe, store.table.find(stripe, digest))) == 0
 
 

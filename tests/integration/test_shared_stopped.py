@@ -55,7 +55,7 @@ def shared(limiter: Limiter | AsyncLimiter) -> SharedStore:
 
 def keys_on(store: SharedStore, stripe: int, name: str = LIMIT, prefix: str = "key") -> Iterator[str]:
     """Keys whose counters of this name lie in this stripe."""
-    return (key for key in (f"{prefix}:{i}" for i in range(10_000)) if store.digests.locate(name, key)[1] == stripe)
+    return (key for key in (f"{prefix}:{i}" for i in range(10_000)) if store.digests.locate(name, key).stripe == stripe)
 
 
 @contextmanager
@@ -129,7 +129,7 @@ def test_chain_through_a_stopped_stripe_charges_nothing(counters: Path, start: S
     other = "500/year using fixed_window"
     with Limiter(at(counters), on_store_error="closed") as limiter:
         store = shared(limiter)
-        key = next(key for key in keys_on(store, 4) if store.digests.locate(other, key)[1] != 4)
+        key = next(key for key in keys_on(store, 4) if store.digests.locate(other, key).stripe != 4)
         assert limiter.check(key, [other, LIMIT]).reason == "ok"
         with holding(start, counters, FIRST_STRIPE + 4):
             assert limiter.check(key, [other, LIMIT]).reason == "fail_closed"
@@ -144,7 +144,7 @@ def test_waiting_chains_do_not_block_others(counters: Path, start: Start) -> Non
     with Limiter(at(counters), on_store_error="closed") as limiter:
         store = shared(limiter)
         other = "500/year using fixed_window"
-        key = next(key for key in keys_on(store, 4) if store.digests.locate(other, key)[1] < 4)
+        key = next(key for key in keys_on(store, 4) if store.digests.locate(other, key).stripe < 4)
         with holding(start, counters, FIRST_STRIPE + 4):
             child = start("load_programs.hammer_until_message", url=at(counters), limits=[other, LIMIT], key=key)
             assert child.receive() == "ready"
@@ -309,7 +309,7 @@ def test_failing_lock_call_leaves_no_lock_behind(nth: int, limits: str | list[st
         names = limiter.bind(limits).names
         store = shared(limiter)
         keys = (f"key:{i}" for i in range(1000))
-        key = next(key for key in keys if len({store.digests.locate(name, key)[1] for name in names}) == len(names))
+        key = next(key for key in keys if len({store.digests.locate(name, key).stripe for name in names}) == len(names))
         assert limiter.check(key, limits).reason == "ok"
         locks = store.locks
         real = locks.fcntl

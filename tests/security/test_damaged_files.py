@@ -239,13 +239,15 @@ def test_damaged_counter_is_answered_by_policy_then_reset(
 ) -> None:
     """In every kind of call, including callers that retry when a store fails."""
     clock = FakeClock(1_700_000_000)
+    limit = algorithm.name
+    with Limiter(f"shared://{tmp_path}/counters?max_keys=20", clock=clock) as other:  # another process, which wrote it
+        other.check("k", limit)
+        other.check("k", limit)
     with Limiter(f"shared://{tmp_path}/counters?max_keys=20", clock=clock, on_store_error="closed") as limiter:
         store = limiter.store
         assert isinstance(store, SharedStore)
-        limit = algorithm.name
-        limiter.check("k", limit)
-        limiter.check("k", limit)
-        digest, stripe = store.digests.locate(limit, "k")
+        location = store.digests.locate(limit, "k")
+        digest, stripe = location.digest, location.stripe
         cell = store.table.state_at(stripe, store.table.find(stripe, digest)) >> 3
         for copy in (1, 13):
             store.words[cell + copy + word] = -1 if not algorithm.keeps_log or word == 1 else 1 << 60
@@ -258,6 +260,22 @@ def test_damaged_counter_is_answered_by_policy_then_reset(
         assert limiter.check("k", limit).reason == "ok"
 
 
+def test_damaged_counter_is_mended_by_the_process_that_knows_its_state(tmp_path: Path) -> None:
+    clock = FakeClock(1_700_000_000)
+    url = f"shared://{tmp_path}/counters?max_keys=20"
+    with Limiter(url, clock=clock) as limiter, Limiter(url, clock=clock) as other:
+        store = limiter.store
+        assert isinstance(store, SharedStore)
+        assert [limiter.check("k", "10/hour").remaining for _ in range(3)] == [9, 8, 7]
+        location = store.digests.locate("10/hour", "k")
+        slot = store.table.find(location.stripe, location.digest)
+        cell = store.table.state_at(location.stripe, slot) >> 3
+        for copy in (1, 13):
+            store.words[cell + copy + 1] = -1
+        assert limiter.check("k", "10/hour").remaining == 6
+        assert other.check("k", "10/hour").remaining == 5
+
+
 def test_damaged_counter_does_not_fail_its_batch(tmp_path: Path) -> None:
     clock = FakeClock(1_700_000_000)
     with Limiter(f"shared://{tmp_path}/counters?max_keys=20", clock=clock, on_store_error="closed") as limiter:
@@ -265,7 +283,8 @@ def test_damaged_counter_does_not_fail_its_batch(tmp_path: Path) -> None:
         assert isinstance(store, SharedStore)
         for key in ("one", "two", "three"):
             limiter.check(key, "1/day")
-        digest, stripe = store.digests.locate("1/day", "two")
+        location = store.digests.locate("1/day", "two")
+        digest, stripe = location.digest, location.stripe
         store.words[store.table.state_at(stripe, store.table.find(stripe, digest)) >> 3] = -1
         decisions = limiter.check_many([(key, "1/day") for key in ("one", "two", "three")])
         assert [decision.reason for decision in decisions] == ["limited", "fail_closed", "limited"]

@@ -69,7 +69,7 @@ class Decision:
         self._remaining: Final = remaining
         self.wait_us: Final = wait
         self.reset_us: Final = reset
-        self.detail: Final = detail
+        self.detail = detail
 
     @property
     def allowed(self) -> bool:
@@ -144,6 +144,10 @@ class Decision:
     def shadows(self) -> tuple[Decision, ...]:
         """The decisions of shadow rules, which have counters of their own and never deny."""
         return () if self.detail is None else self.detail.shadows
+
+    def set_pressure(self, state: str) -> None:
+        """Set the state of pressure of a decision that nobody else has seen yet, and that has no details."""
+        self.detail = _PRESSED.get(state)
 
     def with_pressure(self, state: str) -> Decision:
         """This decision with a state of pressure."""

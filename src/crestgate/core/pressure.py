@@ -15,16 +15,16 @@ counts as normal then.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from crestgate.core.decision import Decision
 
 __all__ = ["Pressure", "PressureEvent", "pressure_state"]
 
-NORMAL = "normal"
-WARNING = "warning"
-THROTTLED = "throttled"
-MAX_COUNTERS = 100_000
+NORMAL: Final = "normal"
+WARNING: Final = "warning"
+THROTTLED: Final = "throttled"
+MAX_COUNTERS: Final = 100_000
 
 
 class PressureEvent(NamedTuple):

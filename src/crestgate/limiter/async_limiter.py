@@ -53,12 +53,14 @@ class AsyncLimiter(LimiterCore):
     async def check(self, key: str, limits: Limits, cost: SupportsIndex = 1) -> Decision:
         """Decide a request, and consume its cost when it is admitted; a chain is all or nothing."""
         # The lookup of `resolve`, without that call.
-        if type(limits) is Limit:
-            bound = self._by_identity.get(limits.identity)
-        elif self._by_text is not None and type(limits) is str:
-            bound = self._by_text.get(limits)
-        else:
-            bound = None
+        bound = None
+        try:
+            if type(limits) is str:
+                bound = self._by_text[limits]
+            elif type(limits) is Limit:
+                bound = self._by_identity[limits.identity]
+        except KeyError:
+            pass
         if bound is None:
             bound = self.resolve(limits)
         if not self.may_wait:

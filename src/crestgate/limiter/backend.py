@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, final
 
 from crestgate.core.algorithms.algorithm import Algorithm
 from crestgate.core.decision import Decision
-from crestgate.core.pressure import NORMAL, Pressure, PressureEvent
+from crestgate.core.pressure import NORMAL, Pressure, PressureEvent, pressure_state
 from crestgate.core.store_names import unknown_store
 from crestgate.errors import ConfigError, StoreClosedError, StoreError
 from crestgate.limiter.background_sender import BackgroundSender
@@ -50,8 +50,10 @@ class PressureMonitor:
             return decision  # at most 80 % used, and no counter is under pressure
         if decision.detail is not None and decision.reason in ("fail_open", "fail_closed"):
             return decision  # says nothing about the counter
-        state = self.pressure.state(key, decision)
-        if state != self.states.get((key, decision.algorithm.name), NORMAL):
+        algorithm = decision.algorithm
+        before = self.states.get((key, algorithm.name), NORMAL)
+        state = pressure_state(before, decision.allowed, algorithm.capacity, decision.remaining)
+        if state != before:
             state = self._transition(key, decision)
         return decision if state == NORMAL else decision.with_pressure(state)
 

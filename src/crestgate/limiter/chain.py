@@ -12,7 +12,8 @@ from typing import SupportsIndex, final
 
 from crestgate.core.algorithms.algorithm import Algorithm
 from crestgate.core.bounds import MAX_COST, KeyText, check_input, whole_cost
-from crestgate.core.decision import Decision
+from crestgate.core.decision import NORMAL, Decision
+from crestgate.core.pressure import pressure_state
 from crestgate.errors import ConfigError, StoreError
 from crestgate.limiter.backend import Backend
 from crestgate.limiter.pending_check import PendingCheck
@@ -78,12 +79,15 @@ class Bound:
             check = self.prepare(Op.TAKE, key, cost)
             return check.finish(self.backend.answer(error, [check])[0])
         states = self.states
-        if (
-            decision.remaining < self.warning_threshold
-            or not decision.allowed
-            or (states and (key, single.name) in states)
-        ):
+        remaining = decision.remaining
+        if remaining >= self.warning_threshold and decision.allowed and not states:
+            return decision
+        before = states.get((key, single.name), NORMAL)
+        state = pressure_state(before, decision.allowed, single.capacity, remaining)
+        if state != before:
             return self.pressure.record(key, decision)
+        if state != NORMAL:
+            decision.set_pressure(state)
         return decision
 
     def try_check(self, key: str, cost: int) -> Decision | None:

@@ -148,7 +148,7 @@ class LimiterCore:
             self.backend.answer,
         )
         self.chains: dict[tuple[Algorithm, ...], Bound] = {}
-        self._by_text: dict[str, Bound] | None = {} if plans is None else None
+        self._by_text: dict[str, Bound] = {}  # empty where limits do not always mean the same
         self._by_identity: dict[object, Bound] = {}
         """By the `identity` of a Limit."""
         self._start()
@@ -326,15 +326,17 @@ class LimiterCore:
 
     def resolve(self, limits: Limits) -> Bound:
         """The compiled chain that these limits stand for."""
-        by_text = self._by_text
-        if by_text is None or type(limits) is not str:
-            if type(limits) is Limit:
-                known = self._by_identity.get(limits.identity)
-                return known if known is not None else self._resolve_limit(limits)
-            return self.resolve_chain(self.resolver.chain(limits))
-        bound = by_text.get(limits)  # without plans, a text always means the same
+        if type(limits) is str:
+            bound = self._by_text.get(limits)
+        elif type(limits) is Limit:
+            bound = self._by_identity.get(limits.identity)
+            return bound if bound is not None else self._resolve_limit(limits)
+        else:
+            bound = None
         if bound is None:
-            bound = add_bounded(by_text, limits, self.resolve_chain(self.resolver.chain(limits)), MAX_CACHED)
+            bound = self.resolve_chain(self.resolver.chain(limits))
+            if self.has_fixed_limits and type(limits) is str:
+                add_bounded(self._by_text, limits, bound, MAX_CACHED)
         return bound
 
     def _resolve_limit(self, limit: Limit) -> Bound:

@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Protocol
 from weakref import WeakSet, WeakValueDictionary
 
-__all__ = ["OwnDescriptor", "Renewal", "call_before_fork", "fork_safe_lock", "renew_after_fork"]
+__all__ = ["ForkGuard", "OwnDescriptor", "Renewal", "call_before_fork", "fork_safe_lock", "renew_after_fork"]
 
 MAX_WAIT = 1.0
 """Seconds to wait for a lock before a fork: a fork from a signal handler must not hang for ever."""
@@ -28,6 +28,16 @@ class Renewable(Protocol):
     def renew(self) -> None: ...
 
 
+class ForkLock(Protocol):
+    """What is done with a lock before and after a fork."""
+
+    def acquire(self, *, timeout: float) -> bool: ...
+
+    def release(self) -> None: ...
+
+    def locked(self) -> bool: ...
+
+
 class ForkListener(Protocol):
     """Has something to close before a fork."""
 
@@ -35,10 +45,10 @@ class ForkListener(Protocol):
 
 
 _numbers = count()
-_locks: WeakValueDictionary[int, Lock] = WeakValueDictionary()
+_locks: WeakValueDictionary[int, ForkLock] = WeakValueDictionary()
 _renewed: WeakSet[Renewable] = WeakSet()
 _listeners: WeakSet[ForkListener] = WeakSet()
-_held: list[Lock] = []
+_held: list[ForkLock] = []
 _forking = Lock()
 """One fork at a time: two threads that fork at once would overwrite each other's list of locks."""
 
@@ -48,6 +58,22 @@ def fork_safe_lock() -> Lock:
     lock = Lock()
     _locks[next(_numbers)] = lock
     return lock
+
+
+class ForkGuard:
+    """A lock of a compiled class, which has no weak references, as one that no fork leaves locked in the child: as long
+    as this object lives."""
+
+    def __init__(
+        self, acquire: Callable[[bool, float], bool], release: Callable[[], None], locked: Callable[[], bool]
+    ) -> None:
+        self._acquire = acquire
+        self.release = release
+        self.locked = locked
+        _locks[next(_numbers)] = self
+
+    def acquire(self, *, timeout: float) -> bool:
+        return self._acquire(True, timeout)
 
 
 def renew_after_fork(target: Renewable) -> None:

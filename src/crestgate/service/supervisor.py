@@ -1,29 +1,32 @@
 """Runs several worker processes on the same sockets, and replaces those that die.
 
-The supervisor serves no requests, so no input can crash it. Workers are spawned, not forked: they share no lock, thread
-or connection, and each gets the settings as read at startup. A worker that dies is replaced at once; one that dies
-repeatedly during startup is replaced with exponential backoff. SIGTERM and SIGINT shut all workers down gracefully, a
-second SIGINT at once; SIGHUP makes them reload their rules.
+The supervisor serves no requests, so no input can crash it. On Linux it imports what workers need and forks them, so
+that they share that memory. It has one thread and no connection then, so a fork leaves nothing half-way. Elsewhere, and
+with libraries that do not survive a fork, workers are spawned. Each gets the settings as read at startup. A worker that
+dies is replaced at once; one that dies repeatedly during startup is replaced with exponential backoff. SIGTERM and
+SIGINT shut all workers down gracefully, a second SIGINT at once; SIGHUP makes them reload their rules.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process, resource_tracker
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from types import FrameType
 
 from crestgate.config.settings import Settings
 from crestgate.errors import CrestgateError
 from crestgate.service.node import ListenSockets, NodeDirectory
 
-__all__ = ["Supervisor"]
+__all__ = ["Supervisor", "can_fork"]
 
 POLL_SECONDS = 0.5
 EARLY_SECONDS = 5.0
@@ -45,7 +48,7 @@ class _WorkerSlot:
     """One worker, by its number, and the process that runs as it."""
 
     number: int
-    process: SpawnProcess | None = None
+    process: BaseProcess | None = None
     started_at: float = 0.0
     early_deaths: int = 0
     start_after: float = 0.0
@@ -58,7 +61,8 @@ class Supervisor:
         self._settings = settings
         self._node = node
         self._listening = listening
-        self._context = get_context("spawn")
+        self._forks = can_fork(settings)
+        self._context = get_context("fork") if self._forks else get_context("spawn")
         self._slots = [_WorkerSlot(number) for number in range(settings.server.workers)]
         self._stopping = False
         self._forced = False
@@ -67,6 +71,11 @@ class Supervisor:
     def run(self) -> None:
         """Until SIGTERM or SIGINT."""
         before = {number: signal.signal(number, self._handle_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        if self._forks:
+            from crestgate.service import worker  # noqa: F401 - what workers need is loaded once, for all of them
+
+            gc.collect()
+            gc.freeze()  # a collection in a worker would write to these objects, and so copy their memory
         # Not on Windows, where preflight.py refuses several workers.
         before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._handle_reload)
         try:
@@ -98,8 +107,10 @@ class Supervisor:
             args=(self._settings, self._node, slot.number, self._listening),
             name=f"crestgate-worker-{slot.number}",
         )
-        resource_tracker.ensure_running()  # its start changes the signal mask
-        signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)  # inherited by the new process
+        if not self._forks:
+            resource_tracker.ensure_running()  # its start changes the signal mask
+        blocked = BLOCKED_SIGNALS | {signal.SIGTERM}
+        signal.pthread_sigmask(signal.SIG_BLOCK, blocked)  # inherited by the new process
         try:
             process.start()
         except OSError as error:  # out of memory, descriptors or processes
@@ -107,10 +118,10 @@ class Supervisor:
             _log.error("cannot start worker %d, will retry: %s", slot.number, error.strerror)
             return
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
         slot.process, slot.started_at = process, now
 
-    def _handle_death(self, slot: _WorkerSlot, process: SpawnProcess, now: float) -> None:
+    def _handle_death(self, slot: _WorkerSlot, process: BaseProcess, now: float) -> None:
         code = process.exitcode or 0
         how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         early = code == STARTUP_FAILED or now - slot.started_at < EARLY_SECONDS
@@ -154,13 +165,23 @@ class Supervisor:
             process.kill()
             process.join()
 
-    def _running(self) -> list[tuple[int, SpawnProcess]]:
+    def _running(self) -> list[tuple[int, BaseProcess]]:
         """The workers that have not ended."""
         return [(s.number, s.process) for s in self._slots if s.process is not None and s.process.is_alive()]
 
 
+def can_fork(settings: Settings) -> bool:
+    """Whether workers are forked: not where another thread may be in the middle of something, nor with gRPC's library,
+    which reads limits of a control plane."""
+    return sys.platform == "linux" and settings.envoy.xds is None and threading.active_count() == 1
+
+
 def _run(settings: Settings, node: NodeDirectory, number: int, listening: ListenSockets) -> None:
     """The main function of a worker process. Startup errors are logged without a traceback."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the supervisor's handlers
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     from crestgate.service.worker import run_worker
 
     try:
@@ -172,7 +193,7 @@ def _run(settings: Settings, node: NodeDirectory, number: int, listening: Listen
         sys.exit(1)
     finally:
         supervisor = parent_process()
-        if supervisor is not None and not supervisor.is_alive():  # nothing else removes the directory then
+        if supervisor is not None and os.getppid() != supervisor.pid:  # killed: nothing else removes the directory
             shutil.rmtree(node.folder, ignore_errors=True)
 
 

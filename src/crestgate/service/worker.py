@@ -10,6 +10,7 @@ import os
 import signal
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from math import ceil
@@ -37,6 +38,8 @@ __all__ = ["BLOCKED_SIGNALS", "UvicornServer", "run_worker"]
 KEEP_ALIVE = 75
 """Seconds that an idle HTTP connection is kept: longer than proxies keep theirs, so that they close it."""
 POLL_SECONDS = 0.1
+PARENT_SECONDS = 0.25
+"""How often a worker looks whether the supervisor is alive."""
 GRACE_SECONDS = 2
 """For handlers whose clients got 503 at the end: they have deadlines of their own, and need not be cancelled."""
 BLOCKED_SIGNALS = frozenset(getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name))
@@ -221,7 +224,8 @@ def _stop_with_parent() -> None:
         return
 
     def watch() -> None:
-        parent.join()
+        while os.getppid() == parent.pid:  # not `parent.join()`: forked workers hold each other's ends of its pipes
+            time.sleep(PARENT_SECONDS)
         signal.raise_signal(signal.SIGTERM)
 
     threading.Thread(target=watch, name="crestgate-parent", daemon=True).start()

@@ -18,7 +18,7 @@ from crestgate.core.mypyc_types import i64
 from crestgate.core.state import ListLog, State
 from crestgate.errors import StoreClosedError, StoreError
 from crestgate.runtime.clock import Clock, MachineClock, nanoseconds_of, wall_minus_monotonic
-from crestgate.runtime.mutex import new_mutex
+from crestgate.runtime.mutex import new_fork_safe_mutex
 from crestgate.stores.decide import StoredCounter, decide
 from crestgate.stores.idempotency import MemoryRecords, check_record_size, group_by_record, replay_or_claim
 from crestgate.stores.idempotency_codec import encode_record
@@ -56,7 +56,7 @@ class MemoryStore(LocalStore):
         self.closed = False
         self.waits = False
         self.timeout = 0.0
-        self.mutex = new_mutex()
+        self.mutex = new_fork_safe_mutex()
 
     def now(self) -> int:
         return self.anchor + self.nanoseconds() // 1000
@@ -72,7 +72,8 @@ class MemoryStore(LocalStore):
 
     def take(self, algorithm: Algorithm, key: str, cost: i64) -> Decision:  # noqa: PLR0912 - the hot path, in one function
         with self.mutex:
-            now: i64 = self.anchor + self.nanoseconds() // 1000
+            nanoseconds: i64 = self.nanoseconds()  # divided as a C integer
+            now = self.anchor + nanoseconds // 1000
             keys = self.names.get(algorithm.name)
             entry = keys.get(key) if keys is not None else None
             if entry is None:

@@ -263,6 +263,7 @@ class LocalStore:
         raise NotImplementedError
 
     def take(self, algorithm: Algorithm, key: str, cost: i64) -> Decision:
+        """A new decision, which the caller may complete."""
         raise NotImplementedError
 
     def take_many(self, takes: Sequence[SingleTake]) -> list[Decision] | None:

@@ -97,7 +97,7 @@ class Service:
     def worker_pids(self) -> list[int]:
         """PIDs of the supervisor's workers, including starting ones; empty if a single process does everything."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        return [pid for pid in map(int, children) if b"spawn_main" in _read_command_line(pid)]
+        return [pid for pid in map(int, children) if b"resource_tracker" not in _read_command_line(pid)]
 
     @property
     def url(self) -> str:

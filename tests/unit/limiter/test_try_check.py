@@ -44,7 +44,7 @@ def test_try_check_returns_none_when_the_store_is_busy_or_closed(tmp_path: Path)
     bound.check("k")
     store = limiter.store
     assert isinstance(store, SharedStore)
-    stripe = FIRST_STRIPE + store.digests.locate("3/day", "k")[1]
+    stripe = FIRST_STRIPE + store.digests.locate("3/day", "k").stripe
     store.locks.acquire(stripe, 0)
     assert bound.try_check("k", 1) is None
     store.locks.release(stripe)

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from crestgate.config.envoy import Envoy
 from crestgate.config.settings import ServerSettings, Settings
+from crestgate.envoy.xds.settings import Xds
 from crestgate.service.node import ListenSockets, NodeDirectory
-from crestgate.service.supervisor import MAX_BACKOFF_SECONDS, Supervisor, _signal_name
+from crestgate.service.supervisor import MAX_BACKOFF_SECONDS, Supervisor, _signal_name, can_fork
 
 
 @pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (15, "SIGTERM"), (35, "signal 35")])
@@ -40,6 +42,23 @@ def test_failed_process_start_is_retried_later(
     assert [slot.process for slot in supervisor._slots] == [None, None]
     assert {slot.start_after for slot in supervisor._slots} == {100.0 + MAX_BACKOFF_SECONDS}
     assert "cannot start worker 1, will retry: Resource temporarily unavailable" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("platform", "threads", "envoy", "forks"),
+    [
+        ("linux", 1, Envoy(), True),
+        ("linux", 2, Envoy(), False),
+        ("linux", 1, Envoy(xds=Xds("control:18000", "node")), False),
+        ("darwin", 1, Envoy(), False),
+    ],
+)
+def test_workers_are_forked_where_that_is_safe(
+    platform: str, threads: int, envoy: Envoy, forks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crestgate.service.supervisor.sys.platform", platform)
+    monkeypatch.setattr("threading.active_count", lambda: threads)
+    assert can_fork(replace(Settings(), envoy=envoy)) is forks
 
 
 class EndedProcess:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from crestgate import Limit, Limiter, StoreError
-from crestgate.core.algorithms import build
+from crestgate.core.algorithms import Algorithm, build
+from crestgate.stores.port import Member, Op, Request
 from crestgate.stores.shared import SharedStore
 from crestgate.stores.shared.lock_sets import try_all
 from crestgate.stores.shared.locks import FIRST_STRIPE
@@ -203,7 +204,8 @@ def test_changed_limit_or_algorithm_never_drops_the_counter(tmp_path: Path) -> N
     plans = {"p": "100/hour"}
     limiter = Limiter(store, plans=plans)
     limiter.check("k", "p", cost=60)
-    digest, stripe = store.digests.locate("p", "k")
+    location = store.digests.locate("p", "k")
+    digest, stripe = location.digest, location.stripe
     slot = store.table.find(stripe, digest)
     for plan in ("1000/day", "1000/day using sliding_window_log", "900/day using gcra", "800/day using fixed_window"):
         plans["p"] = plan
@@ -225,7 +227,7 @@ class Striped:
         self.limit = build(Limit.parse("5/hour"), "limit")
         stripes: dict[int, str] = {}
         for number in range(10 * count):
-            stripes.setdefault(self.store.digests.locate("limit", f"key {number}")[1], f"key {number}")
+            stripes.setdefault(self.store.digests.locate("limit", f"key {number}").stripe, f"key {number}")
         self.stripes = sorted(stripes)[:count]
         self.keys = [stripes[stripe] for stripe in self.stripes]
         for key in self.keys:
@@ -269,13 +271,94 @@ def test_take_many_changes_nothing_if_a_stripe_is_locked(tmp_path: Path, count: 
     assert striped.free()
 
 
-def test_take_many_changes_nothing_if_a_counter_is_missing(tmp_path: Path) -> None:
+def test_take_many_creates_missing_counters(tmp_path: Path) -> None:
     striped = Striped(tmp_path / "counters", 3)
     striped.keys.append("a new one")
-    assert striped.take(0, 1, 3) is None
+    assert striped.take(0, 3, 1, 3) == [3, 4, 3, 3]
     assert striped.free()
     assert striped.take() == []
-    assert striped.take(0, 1, 2) == [3, 3, 3]
+    assert striped.take(0, 1, 2, 3) == [2, 2, 3, 2]
+
+
+def test_take_many_charges_nothing_without_room_for_a_new_counter(tmp_path: Path) -> None:
+    store = SharedStore(str(tmp_path / "counters"), 2, 10, "cg", FakeClock(1_700_000_000))
+    rule, stranger = build(Limit.parse("5/hour"), "rule"), build(Limit.parse("5/hour"), "inline|5/hour")
+    stranger.inline = True
+    for key in ("a", "b"):
+        assert store.take(rule, key, 1).remaining == 4
+    with pytest.raises(StoreError, match="no room for another inline limit"):
+        store.take_many([(rule, "a", 1), (stranger, "c", 1), (rule, "b", 1)])
+    assert [store.take(rule, key, 1).remaining for key in ("a", "b")] == [3, 3]
+
+
+# -- states that this process knows ---------------------------------------------------------------------------------
+
+
+class TwoProcesses:
+    """Two participants of one file of two counters, as two processes have them, and a limit."""
+
+    def __init__(self, path: Path) -> None:
+        self.clock = FakeClock(1_700_000_000)
+        self.first, self.second = (SharedStore(str(path), 2, 10, "cg", self.clock) for _ in range(2))
+        self.limit = build(Limit.parse("10/hour using fixed_window"), "limit")
+
+    def take(self, store: SharedStore, key: str = "k", limit: Algorithm | None = None) -> int:
+        self.clock.advance(0.001)
+        return store.take(limit or self.limit, key, 1).remaining
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> TwoProcesses:
+    return TwoProcesses(tmp_path / "counters")
+
+
+def test_takes_of_another_process_are_seen(two: TwoProcesses) -> None:
+    assert [two.take(store) for store in (two.first, two.first, two.second, two.first, two.second)] == [9, 8, 7, 6, 5]
+
+
+def test_reset_of_another_process_is_seen(two: TwoProcesses) -> None:
+    assert [two.take(two.first) for _ in range(3)] == [9, 8, 7]
+    two.second.apply([Request(Op.RESET, [Member("k", two.limit, 0)])])
+    assert two.take(two.first) == 9
+
+
+def test_counter_that_another_process_has_evicted_starts_fresh(two: TwoProcesses) -> None:
+    """Also when its slot was freed, and when another counter or it itself has a slot again."""
+    assert [two.take(two.first, key) for key in ("a", "a", "b", "a")] == [9, 8, 9, 7]
+    assert [two.take(two.second, key) for key in ("c", "d")] == [9, 9]
+    assert [two.take(two.first, key) for key in ("a", "b", "a")] == [9, 9, 8]
+    assert [two.take(two.second, key) for key in ("c", "a")] == [9, 7]
+
+
+def test_other_limit_of_the_same_counter_is_seen(two: TwoProcesses) -> None:
+    raised = build(Limit.parse("100/hour using fixed_window"), "limit")
+    assert [two.take(two.first), two.take(two.first)] == [9, 8]
+    assert two.take(two.second, limit=raised) == 97
+    assert two.take(two.first, limit=raised) == 96
+    assert two.take(two.first) == 5
+
+
+def test_give_back_of_another_process_is_seen(two: TwoProcesses) -> None:
+    request = Request(Op.TAKE, [Member("k", two.limit, 5)])
+    outcome = two.second.apply([request])[0][0]
+    assert two.take(two.first) == 4
+    two.second.apply([Request(Op.GIVE_BACK, [Member("k", two.limit, 5, tick=outcome.tick, amount=5)])])
+    assert two.take(two.first) == 8
+
+
+@pytest.mark.parametrize("denies", [False, True])
+def test_counter_that_is_used_often_is_not_evicted(tmp_path: Path, denies: bool) -> None:
+    clock = FakeClock(1_700_000_000)
+    store = SharedStore(str(tmp_path / "counters"), 2, 10, "cg", clock)
+    limit = build(Limit.parse(f"{1 if denies else 1000}/hour using fixed_window"), "limit")
+    for key in ("used", "idle"):
+        store.take(limit, key, 1)
+    for _ in range(100):
+        clock.advance(0.001)
+        store.take(limit, "used", 1)
+    store.take(limit, "new", 1)
+    used = store.take(limit, "used", 1)
+    assert (used.allowed, used.remaining) == ((False, 0) if denies else (True, 898))
 
 
 def test_expired_long_log_is_dropped_in_constant_time(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from crestgate.errors import StoreError
 from crestgate.stores.decide import decide, give_back_members
 from crestgate.stores.port import Member, Op, Outcome, PartialStoreError, Request
-from crestgate.stores.shared.digests import Location
 from crestgate.stores.shared.journal import ChainCommit
+from crestgate.stores.shared.location import Location
 from crestgate.stores.shared.lock_sets import RANGE_STRIPES, acquire_all, release_range, try_range
 from crestgate.stores.shared.locks import FIRST_STRIPE
 from crestgate.stores.shared.slot import SlotCounter
@@ -36,7 +36,7 @@ def apply_batch(store: SharedStore, batch: Sequence[Request], timeout: float) ->
     """LockBusyError, and nothing is decided, when a stripe is not free within `timeout` seconds."""
     locks = store.locks
     locations = locate_members(store, batch)
-    stripes = sorted({stripe for request in locations for _, stripe in request})
+    stripes = sorted({location.stripe for request in locations for location in request})
     numbers = [FIRST_STRIPE + stripe for stripe in stripes]
     is_range = len(numbers) >= RANGE_STRIPES and try_range(locks, numbers[0], numbers[-1])
     if len(numbers) == 1:
@@ -97,12 +97,14 @@ def decide_fast(store: SharedStore, request: Request, where: list[Location], now
         return None
     member = request.members[0]
     algorithm = member.algorithm
-    if algorithm.keeps_log or member.peeks or member.cost > algorithm.ceiling:
+    if member.peeks or member.cost > algorithm.ceiling:
         return None
-    digest, stripe = where[0]
-    slot = store.table.find(stripe, digest)
-    outcome = store.table.try_take(algorithm, member.cost, stripe, slot, now) if slot >= 0 else None
-    return None if outcome is None else [outcome]
+    location = where[0]
+    table = store.table
+    decision = table.take(location, algorithm, member.cost, now) if table.load(location, algorithm) else None
+    if decision is None:
+        return None
+    return [Outcome(decision, location.state.time if decision.allowed else 0)]
 
 
 def decide_request(
@@ -111,7 +113,7 @@ def decide_request(
     """One request, all or nothing. All stripes in `held` are locked, its own among them."""
     if len(members) < 2 or op is Op.PEEK or op is Op.RENEW:  # each renewal counts for itself
         return decide(op, members, load_counters(store, op, members, where, now, held, None), now)
-    chain = ChainCommit(store.journals, where[0][1])
+    chain = ChainCommit(store.journals, where[0].stripe)
     try:
         return decide(op, members, load_counters(store, op, members, where, now, held, chain), now)
     finally:  # what could not be decided has been given back
@@ -131,7 +133,8 @@ def load_counters(
     table = store.table
     pinned: set[int] = set()
     counters = []
-    for member, (digest, stripe) in zip(members, where, strict=True):
+    for member, location in zip(members, where, strict=True):
+        digest, stripe = location.digest, location.stripe
         slot = table.find(stripe, digest)
         if slot >= 0:
             pinned.add(stripe * table.slots + slot)

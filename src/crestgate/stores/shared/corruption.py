@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from mmap import mmap
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from crestgate.core.bounded_cache import BoundedCache
 from crestgate.core.mypyc_types import i64
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_COMMITS", "CorruptionGuard", "check_file_size", "is_commit_count"]
 
 SIZE_CHECK_US = 100_000
-MAX_COMMITS = 1 << 62
+MAX_COMMITS: Final = 1 << 62
 RESET_US = 100_000
 MAX_RECENT = 1_000
 LOG_SECONDS = 1.0

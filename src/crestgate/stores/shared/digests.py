@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import final
+from typing import Final, final
 
-__all__ = ["DigestCache", "Location"]
+from crestgate.stores.shared.location import Location
 
-MAX_CACHED = 10_000
+__all__ = ["DigestCache"]
 
-Location = tuple[bytes, int]
-"""The digest of a counter, and the stripe of the file that holds it."""
+MAX_CACHED: Final = 10_000
 
 
 @final
@@ -37,7 +36,7 @@ class DigestCache:
             digest = hasher.digest()
             if digest.startswith(b"\0\0\0\0\0\0\0\0"):  # means an empty slot
                 digest = b"\1" + digest[1:]
-            location = (digest, int.from_bytes(digest[8:12], "little") % self.stripes)
+            location = Location(digest, int.from_bytes(digest[8:12], "little") % self.stripes)
             if self.size >= MAX_CACHED:
                 self.by_name.clear()
                 self.size = 0

@@ -30,7 +30,7 @@ def apply_idempotent(store: SharedStore, batch: Sequence[Request], timeout: floa
     deadline = time.monotonic() + timeout
     records = store.records or store.open_records(timeout)
     locations = locate_members(store, batch)
-    held = {stripe for request in locations for _, stripe in request}
+    held = {location.stripe for request in locations for location in request}
     numbers = [store.first_record + stripe for stripe in records.stripes_of(batch)]
     numbers += [FIRST_STRIPE + stripe for stripe in held]
     numbers.sort()

@@ -30,7 +30,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from mmap import mmap
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from crestgate.errors import ConfigError, StoreError
 from crestgate.runtime.clock import wall_minus_monotonic
@@ -56,14 +56,14 @@ __all__ = [
 MAGIC = b"CRSTGATE"
 VERSION = 2
 HEADER_BYTES = 4096
-OTHER_LOCKS = 32
+OTHER_LOCKS: Final = 32
 """Locks besides those of stripes, which have a stamp, too: see locks.py and idempotency_file.py."""
-JOURNAL_BYTES = 2048
-COPY_WORDS = 12
-STATE_BYTES = 8 + 2 * COPY_WORDS * 8
-INLINE_USE = -(1 << 62)
+JOURNAL_BYTES: Final = 2048
+COPY_WORDS: Final = 12
+STATE_BYTES: Final = 8 + 2 * COPY_WORDS * 8
+INLINE_USE: Final = -(1 << 62)
 """Added to the last use of a counter of an inline limit."""
-RING_CELLS = 12
+RING_CELLS: Final = 12
 RING_BYTES = RING_CELLS * 16
 BLOCK_BYTES = 512
 MIN_BLOCKS = 2048

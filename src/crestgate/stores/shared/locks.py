@@ -18,7 +18,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 from crestgate.core.mypyc_types import i64
 from crestgate.errors import StoreClosedError, StoreError
@@ -35,9 +35,9 @@ from crestgate.stores.shared.thread_locks import ThreadLocks
 
 __all__ = ["ARENA", "FIRST_STRIPE", "HEADER", "LockBusyError", "Recovery", "StripeLocks", "flock_args"]
 
-HEADER = 0
-ARENA = 1
-FIRST_STRIPE = 2
+HEADER: Final = 0
+ARENA: Final = 1
+FIRST_STRIPE: Final = 2
 MAX_SPINS = 50
 MIN_NAP = 0.000_05
 MAX_NAP = 0.002
@@ -91,19 +91,23 @@ class StripeLocks:
     def renew_stamp(self) -> None:
         self.stamp = first_stamp()
 
-    def acquire(self, number: int, timeout: float) -> None:
-        """Take one lock, or raise LockBusyError when it is not free in `timeout` seconds and its holder is stuck."""
+    def acquire(self, number: int, timeout: float) -> bool:
+        """Take one lock, or raise LockBusyError when it is not free in `timeout` seconds and its holder is stuck.
+        Returns whether it had to wait."""
         threads = self.threads
+        waits = False
         if (not threads.queues or not threads.is_reserved(number)) and threads.locks[number].acquire(False):
             try:
-                if not self.try_fcntl(self.lock_args[number]):
+                waits = not self.try_fcntl(self.lock_args[number])
+                if waits:
                     self.wait_for_file(number, self.detector(timeout))
             except BaseException:
                 threads.release(number)
                 raise
             self.acquired(number)
-        else:
-            self.wait(number, self.detector(timeout))
+            return waits
+        self.wait(number, self.detector(timeout))
+        return True
 
     def try_acquire(self, number: int) -> bool:
         """Take one lock if it is free at this instant."""

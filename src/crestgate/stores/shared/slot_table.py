@@ -9,16 +9,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from mmap import mmap
-from typing import final
+from typing import Final, final
 
 from crestgate.core.algorithms.algorithm import Algorithm
 from crestgate.core.decision import Decision
 from crestgate.core.mypyc_types import i64
-from crestgate.core.state import State
 from crestgate.errors import StoreError
-from crestgate.stores.port import Outcome
-from crestgate.stores.shared.corruption import MAX_COMMITS, is_commit_count
+from crestgate.stores.shared.corruption import is_commit_count
 from crestgate.stores.shared.layout import COPY_WORDS, INLINE_USE, RING_CELLS, STATE_BYTES, Geometry
+from crestgate.stores.shared.location import Location
 from crestgate.stores.shared.slot_writers import SlotWriters
 
 __all__ = ["SlotTable"]
@@ -26,8 +25,11 @@ __all__ = ["SlotTable"]
 _WORD = struct.Struct("@q")
 _META = struct.Struct("@2q")
 _NUMBERS = struct.Struct("@7q")
+_STATE = struct.Struct("@3q32s")
 _COPY = struct.Struct(f"@{COPY_WORDS}q")
-COPY_BYTES = _COPY.size
+COPY_BYTES: Final = COPY_WORDS * 8
+USE_INTERVAL_US: Final = 10_000
+"""How often at most the use of a counter is written down by one process."""
 
 
 @final
@@ -40,8 +42,9 @@ class SlotTable:
         self.memory = memory
         self.words = words
         # Plain attributes: a property or a module lookup would cost as much as what it is used for.
-        self.unpack_numbers: Callable[[mmap, int], tuple[int, int, int, int, int, int, int]] = _NUMBERS.unpack_from
         self.pack_numbers: Callable[[mmap, int, int, int, int, int, int, int, int], None] = _NUMBERS.pack_into
+        self.unpack_state: Callable[[mmap, int], tuple[int, int, int, bytes]] = _STATE.unpack_from
+        self.pack_state: Callable[[mmap, int, int, int, int, bytes], None] = _STATE.pack_into
         self.unpack_copy: Callable[[mmap, int], tuple[int, ...]] = _COPY.unpack_from
         self.stripes = geometry.stripes
         self.slots = geometry.slots
@@ -62,45 +65,66 @@ class SlotTable:
             at = digests.find(digest, at + 1)
         return at // 16
 
-    def try_take(self, algorithm: Algorithm, cost: i64, stripe: int, slot: int, now: int) -> Outcome | None:
-        """Fast path for a counter without a log that this very limit wrote. None in every other case, and for a state
-        that looks corrupt: `SlotCounter` then reports it."""
-        memory = self.memory
+    def load(self, location: Location, algorithm: Algorithm) -> bool:
+        """Bring the state in `location` up to date. False when the counter does not exist, keeps a log, was written
+        under another limit, or looks corrupt: `SlotCounter` then reads or reports it."""
         words = self.words
-        stripe_at = self.stripes_at + stripe * self.stripe_bytes
-        at = stripe_at + self.slots * 32 + slot * STATE_BYTES
-        commits: int = words[at >> 3]
-        first = at + 8
-        second = first + COPY_BYTES
-        then, a, b, count, capacity, period_us, code = self.unpack_numbers(memory, second if commits & 1 else first)
-        signed = self.writers.last_signed
-        signature = signed[1] if signed[0] is algorithm else self.writers.signature(algorithm)
-        if (count, capacity, period_us, code) != signature:
-            return None
-        # `Algorithm.is_plausible` and `is_commit_count`, inlined.
-        last = algorithm.last_tick
-        if not (
-            0 <= commits < MAX_COMMITS
-            and -last <= then <= last
-            and algorithm.min_a <= a <= algorithm.max_a
-            and algorithm.min_b <= b <= algorithm.max_b
+        if (
+            location.algorithm is algorithm
+            and words[location.commit_word] == location.commits
+            and words[location.digest_word]  # not freed
         ):
-            return None
-        allowed, when, a, b, remaining, wait, reset = algorithm.step(State(then, a, b, None), now, cost)
-        if when < then:
+            return True
+        location.algorithm = None
+        stripe = location.stripe
+        slot = -1 if algorithm.keeps_log else self.find(stripe, location.digest)
+        if slot < 0:
+            return False
+        at = self.state_at(stripe, slot)
+        commits: int = words[at >> 3]
+        then, a, b, signature = self.unpack_state(self.memory, at + 8 + (commits & 1) * COPY_BYTES)
+        if (
+            signature != self.writers.packed_signature(algorithm)
+            or not is_commit_count(commits)
+            or not algorithm.is_plausible(then, a, b)
+        ):
+            return False
+        location.signature = signature
+        location.state.put(then, a, b, 0)
+        location.commits = commits
+        location.used = 0
+        location.first_copy = at + 8
+        location.digest_word = (self.stripes_at + stripe * self.stripe_bytes + slot * 16) >> 3
+        meta_word = self.meta_at(stripe, slot) >> 3
+        location.expiry_word = meta_word
+        location.used_word = meta_word + 1
+        location.commit_word = at >> 3
+        location.algorithm = algorithm
+        return True
+
+    def take(self, location: Location, algorithm: Algorithm, cost: i64, now: i64) -> Decision | None:
+        """Fast path for a counter that was loaded; None for what it does not cover, and nothing is changed."""
+        state = location.state
+        allowed, when, a, b, remaining, wait, reset = algorithm.step(state, now, cost)
+        if when < state.time or not cost:
             return None  # a rebase, which is written whatever the decision
-        # As in SlotCounter.changed: the expiry first, then the other copy, then the word that commits it.
-        meta = (stripe_at + self.slots * 16 + slot * 16) >> 3
+        words = self.words
         used = now + INLINE_USE if algorithm.inline else now
-        if allowed and cost:
-            words[meta] = now + reset
-            words[meta + 1] = used
-            other = first if commits & 1 else second
-            self.pack_numbers(memory, other, when, a, b, count, capacity, period_us, code)
-            words[at >> 3] = commits + 1
-        else:
-            words[meta + 1] = used
-        return Outcome(Decision(algorithm, allowed, remaining, wait, reset, None), when if allowed else 0)
+        if not 0 <= used - location.used < USE_INTERVAL_US:
+            words[location.used_word] = used
+            location.used = used
+        if allowed:
+            # As in SlotCounter.changed: the expiry first, then the other copy, then the word that commits it.
+            words[location.expiry_word] = now + reset
+            commits = location.commits
+            other = location.first_copy if commits & 1 else location.first_copy + COPY_BYTES
+            self.pack_state(self.memory, other, when, a, b, location.signature)
+            words[location.commit_word] = commits + 1
+            state.time = when
+            state.a = a
+            state.b = b
+            location.commits = commits + 1
+        return Decision(algorithm, allowed, remaining, wait, reset, None)
 
     def allocate(self, stripe: int, digest: bytes, now: int, pinned: set[int], inline: bool) -> int:
         """A slot for a new counter: free, else expired, else the least recently used. Inline limits are evicted first

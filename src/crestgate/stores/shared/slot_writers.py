@@ -7,6 +7,7 @@ algorithm that wrote it.
 
 from __future__ import annotations
 
+import struct
 import zlib
 from fractions import Fraction
 from typing import final
@@ -34,19 +35,22 @@ class SlotWriters:
     def __init__(self) -> None:
         self.algorithms: dict[Signature, Algorithm | None] = BoundedCache(MAX_CACHED)
         self.signatures: dict[Algorithm, Signature] = BoundedCache(MAX_CACHED)
-        self.last_signed: tuple[Algorithm | None, Signature] = (None, (0, 0, 0, 0))
+        self.packed: dict[Algorithm, bytes] = BoundedCache(MAX_CACHED)
 
     def signature(self, algorithm: Algorithm) -> Signature:
-        signed = self.last_signed
-        if signed[0] is algorithm:
-            return signed[1]
         signature = self.signatures.get(algorithm)
         if signature is None:
             name, count, capacity, period_us = algorithm.stored_as
             signature = count, capacity, period_us, zlib.crc32(name.encode())
             self.signatures[algorithm] = signature
-        self.last_signed = (algorithm, signature)
         return signature
+
+    def packed_signature(self, algorithm: Algorithm) -> bytes:
+        """The signature as it is in a slot."""
+        packed = self.packed.get(algorithm)
+        if packed is None:
+            packed = self.packed[algorithm] = struct.pack("@4q", *self.signature(algorithm))
+        return packed
 
     def find(self, signature: Signature) -> Algorithm | None:
         """The algorithm of a signature. None when this process has not registered it: its counters then start fresh.

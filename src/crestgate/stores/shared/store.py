@@ -110,18 +110,23 @@ class SharedStore(LocalStore):
             raise StoreClosedError(f"shared store {self.path} is closed")
         if self.has_virtual_clock:
             self.follow_clock()
-        digest, stripe = self.digests.locate(algorithm.name, key)
-        if self.anchor + self.nanoseconds() // 1000 >= self.next_size_check:
+        location = self.digests.locate(algorithm.name, key)
+        nanoseconds: i64 = self.nanoseconds()
+        now = self.anchor + nanoseconds // 1000
+        if now >= self.next_size_check:
             self.corruption.check_size()  # before anything in the file is touched, also its stamps
         table = self.table
-        self.locks.acquire(FIRST_STRIPE + stripe, self.timeout)
+        stripe = location.stripe
+        if self.locks.acquire(FIRST_STRIPE + stripe, self.timeout):
+            nanoseconds = self.nanoseconds()  # it had to wait
+            now = self.anchor + nanoseconds // 1000
         try:
-            now: int = self.anchor + self.nanoseconds() // 1000
+            if table.load(location, algorithm):
+                decision = table.take(location, algorithm, cost, now)
+                if decision is not None:
+                    return decision
+            digest = location.digest
             slot = table.find(stripe, digest)
-            if slot >= 0 and not algorithm.keeps_log:
-                outcome = table.try_take(algorithm, cost, stripe, slot, now)
-                if outcome is not None:
-                    return outcome.decision
             pinned = {stripe * table.slots + slot} if slot >= 0 else set()
             counter = SlotCounter(self, algorithm, digest, stripe, slot, now, pinned, (stripe,))
             counter.touch()
@@ -172,7 +177,8 @@ class SharedStore(LocalStore):
     def watch(self, batch: Sequence[Request]) -> Callable[[], bool]:
         detector = self.locks.detector(self.timeout)
         locations = [self.digests.locate(m.algorithm.name, m.key) for request in batch for m in request.members]
-        return partial(self.locks.is_stalled, sorted({FIRST_STRIPE + stripe for _, stripe in locations}), detector)
+        numbers = sorted({FIRST_STRIPE + location.stripe for location in locations})
+        return partial(self.locks.is_stalled, numbers, detector)
 
     def follow_clock(self) -> None:
         """Read a virtual clock. Unlike the machine's it may step back: what had expired before that is cleared, whether

@@ -1,8 +1,8 @@
 # mypyc: compile
 """Fast path for several takes at once, without waiting.
 
-For counters that exist, under the limits that wrote them. Where one does not, or a lock is not free at this instant,
-nothing is done, and the caller sends the whole batch through `apply_within`.
+Where a limit keeps a log, or a lock is not free at this instant, nothing is done, and the caller sends the whole batch
+through `apply_within`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 
 from crestgate.core.decision import Decision
 from crestgate.errors import StoreError
-from crestgate.stores.decide import decide
 from crestgate.stores.port import Member, Op, Outcome, Request, SingleTake
-from crestgate.stores.shared.batch import undo
-from crestgate.stores.shared.digests import Location
+from crestgate.stores.shared.batch import decide_request, undo
+from crestgate.stores.shared.location import Location
 from crestgate.stores.shared.lock_sets import RANGE_STRIPES, release_range, try_all, try_range
 from crestgate.stores.shared.locks import FIRST_STRIPE
-from crestgate.stores.shared.slot import SlotCounter
 
 if TYPE_CHECKING:
     from crestgate.stores.shared.store import SharedStore
@@ -35,7 +33,7 @@ def take_many(store: SharedStore, takes: Sequence[SingleTake]) -> list[Decision]
             return None
         location = store.digests.locate(algorithm.name, key)
         locations.append(location)
-        numbers.append(FIRST_STRIPE + location[1])
+        numbers.append(FIRST_STRIPE + location.stripe)
     if not locations:
         return []
     if len(numbers) > 1:
@@ -56,30 +54,29 @@ def take_many(store: SharedStore, takes: Sequence[SingleTake]) -> list[Decision]
                 locks.release(number)
 
 
-def _take_locked(store: SharedStore, takes: Sequence[SingleTake], locations: list[Location]) -> list[Decision] | None:
+def _take_locked(store: SharedStore, takes: Sequence[SingleTake], locations: list[Location]) -> list[Decision]:
     now: int = store.anchor + store.nanoseconds() // 1000
     table = store.table
-    slots: list[int] = []
-    for digest, stripe in locations:
-        slot = table.find(stripe, digest)
-        if slot < 0:
-            return None
-        slots.append(slot)
-    outcomes: list[Outcome] = []
+    decisions: list[Decision] = []
+    ticks: list[int] = []
     try:
-        for i in range(len(takes)):  # three lists side by side: `zip` would cost as much as the rest of the loop
+        for i in range(len(takes)):  # two lists side by side: `zip` would cost as much as the rest of the loop
             algorithm, key, cost = takes[i]
-            digest, stripe = locations[i]
-            slot = slots[i]
-            outcome = table.try_take(algorithm, cost, stripe, slot, now)
-            if outcome is None:  # written under another limit, before a clock step, or corrupt
-                pinned = {stripe * table.slots + slot}
-                counter = SlotCounter(store, algorithm, digest, stripe, slot, now, pinned, (stripe,))
-                outcome = decide(Op.TAKE, [Member(key, algorithm, cost)], [counter], now)[0]
-            outcomes.append(outcome)
-    except StoreError:  # a corrupt counter: the caller gets an error for all of them
-        for i in range(len(outcomes)):
+            location = locations[i]
+            decision = table.take(location, algorithm, cost, now) if table.load(location, algorithm) else None
+            if decision is not None:
+                tick: int = location.state.time
+            else:  # a new counter, one written under another limit or before a clock step, or corrupt
+                member = Member(key, algorithm, cost)
+                outcome = decide_request(store, Op.TAKE, [member], [location], now, (location.stripe,))[0]
+                decision = outcome.decision
+                tick = outcome.tick
+            decisions.append(decision)
+            ticks.append(tick if decision.allowed else 0)
+    except StoreError:  # no room, or a corrupt counter: the caller gets an error for all of them
+        for i in range(len(decisions)):
             algorithm, key, cost = takes[i]
-            undo(store, [(Request(Op.TAKE, [Member(key, algorithm, cost)]), [locations[i]], [outcomes[i]])], now)
+            request = Request(Op.TAKE, [Member(key, algorithm, cost)])
+            undo(store, [(request, [locations[i]], [Outcome(decisions[i], ticks[i])])], now)
         raise
-    return [outcome.decision for outcome in outcomes]
+    return decisions

@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Protocol, final
 
 from crestgate.runtime.fork_safety import Renewal
+from crestgate.runtime.mutex import new_mutex
 
 __all__ = ["MAX_OVERTAKEN_SECONDS", "NumberedWaitLimit", "ThreadLocks", "WaitLimit"]
 
@@ -57,7 +58,7 @@ class ThreadLocks:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.locks = [Lock() for _ in range(count)]
+        self.locks = [new_mutex() for _ in range(count)]
         self.queues: dict[int, deque[_Waiter]] = {}
         self.queues_lock = Lock()
         self.renewal = Renewal(self.renew)
@@ -162,6 +163,6 @@ class ThreadLocks:
                 queue[0].signal.release()
 
     def renew(self) -> None:
-        self.locks[:] = [Lock() for _ in range(self.count)]
+        self.locks[:] = [new_mutex() for _ in range(self.count)]
         self.queues = {}
         self.queues_lock = Lock()
