@@ -40,7 +40,8 @@ def string(text: bytes, coded: bool) -> bytes:
     return integer(len(data), 127, 128 * coded) + data
 
 
-def literal(pattern: int, prefix: int, index: int, name: bytes, value: bytes, coded: bool) -> bytes:
+def literal(kind: tuple[int, int], index: int, name: bytes, value: bytes, coded: bool) -> bytes:
+    pattern, prefix = kind
     return integer(index, prefix, pattern) + (b"" if index else string(name, coded)) + string(value, coded)
 
 
@@ -49,10 +50,7 @@ values = st.sampled_from([b"", b"1", b"trailers", b"x" * 300, b"v" * 4070, b"\xf
 indices = st.sampled_from([0, 1, 2, 61, 62, 63, 64, 70]) | st.integers(0, 200)
 indexed = st.builds(integer, indices, st.just(0x7F), st.just(0x80))
 patterns = st.sampled_from([(0x40, 0x3F), (0x00, 0x0F), (0x10, 0x0F)])
-literals = st.builds(
-    lambda kind, index, name, value, coded: literal(*kind, index, name, value, coded),
-    *(patterns, st.just(0) | indices, names, values, st.booleans()),
-)
+literals = st.builds(literal, patterns, st.just(0) | indices, names, values, st.booleans())
 updates = st.builds(integer, st.sampled_from([0, 31, 64, 200, 4095, 4096, 4097, 2**20]), st.just(0x1F), st.just(0x20))
 whole_blocks = st.builds(
     lambda size, fields: size + b"".join(fields), st.just(b"") | updates, st.lists(indexed | literals, max_size=8)
@@ -137,7 +135,7 @@ def test_long_connections_are_read_as_hpack_does() -> None:
 def test_tables_stay_within_their_size() -> None:
     reader, table = BlockReader(), HeaderTable()
     for number in range(1000):
-        table.add(reader.read(literal(0x40, 0x3F, 0, b"n%d" % (number % 7), b"v" * (number % 500), False))[0])
+        table.add(reader.read(literal((0x40, 0x3F), 0, b"n%d" % (number % 7), b"v" * (number % 500), False))[0])
         assert table.size == sum(field.size for field in table.added) <= 4096
     table.resize(100)
     assert table.size <= 100
