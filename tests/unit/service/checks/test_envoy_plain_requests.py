@@ -186,3 +186,4 @@ def test_caches_are_bounded_and_belong_to_their_limits(proxies: Callable[..., Pr
     proxy.descriptors.current = Domains({})
     assert not evaluator.read_bytes(encoded("edge", [[("user", "1")]])).members
     assert len(evaluator.cache) == 1
+    assert not evaluator.shapes
