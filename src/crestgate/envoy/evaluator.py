@@ -119,8 +119,9 @@ class DescriptorEvaluator:
         if known is not None and (len(keys) == 1 or len(set(keys)) == len(keys)):
             return self._complete(known.with_keys(keys)) if keys else known
         check = self.read(_read(data))
-        if check.message is None and len(check.members) == len(keys):
-            self.shapes[shape] = check  # no limit is replaced, and no counter has two
+        # No other domains came into force meanwhile, no limit is replaced, and no counter has two.
+        if domains is self._domains and check.message is None and len(check.members) == len(keys):
+            self.shapes[shape] = check
         return check
 
     def _complete(self, check: RateLimitCheck) -> RateLimitCheck:
