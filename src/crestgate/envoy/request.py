@@ -55,7 +55,8 @@ CLOSED: Final = Detail("fail_closed", None, NORMAL, None)
 
 @final
 class RateLimitCheck:
-    """A prepared RateLimitRequest, immutable and reused when the same request is repeated."""
+    """A prepared RateLimitRequest, immutable. It is used again when the same request is repeated, and parts of it for
+    requests that match the same limits."""
 
     __slots__ = (
         "amounts",
@@ -172,6 +173,28 @@ class RateLimitCheck:
         self.request = Request(Op.TAKE, members)
         first = members[0]
         self.single = len(members) == 1 and members[0].binds and first.cost <= first.algorithm.ceiling
+
+    def with_keys(self, keys: Sequence[str]) -> RateLimitCheck:
+        """The same check of other counters, one for each member. All that does not depend on their keys is shared."""
+        check = RateLimitCheck()
+        check.indexes = self.indexes
+        check.encoded_limits = self.encoded_limits
+        check.denies = self.denies
+        check.limits = self.limits
+        for index, member in enumerate(self.members):
+            check.members.append(Member(keys[index], member.algorithm, member.cost, member.binds))
+        check.kinds = self.kinds
+        check.is_peek = self.is_peek
+        check.amounts = self.amounts
+        check.beyond = self.beyond
+        check.labels = self.labels
+        check.quotas = self.quotas
+        check.checks = self.checks
+        check.single = self.single
+        check.settles = self.settles
+        if self.request is not None:
+            check.request = Request(self.request.op, check.members)
+        return check
 
     def undecided(self, outcomes: Sequence[Outcome]) -> tuple[Request | None, list[int]]:
         """A request for the members that the store did not decide, and that pass since they do not bind; and their

@@ -4,7 +4,6 @@ shutdown."""
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -23,6 +22,7 @@ import uvicorn
 from crestgate.config.settings import Settings
 from crestgate.runtime.connection_budget import ConnectionBudget, max_connections
 from crestgate.service.composition import Service, open_service
+from crestgate.service.garbage_collector import configure_garbage_collector
 from crestgate.service.grpc.transport.listener import GrpcListener
 from crestgate.service.http.admission import ConnectionAdmission
 from crestgate.service.http.fast_path import FastConnection
@@ -168,9 +168,7 @@ async def _serve(
     rpc = GrpcListener(service.rpc, None if certificates is None else certificates.grpc_context, budget)
     http_context = None if certificates is None else certificates.http_context
     resp = None if service.resp is None else RespListener(service.resp, http_context, budget)
-    gc.collect()
-    if hasattr(gc, "freeze"):  # PyPy has none
-        gc.freeze()  # collections need not visit what was loaded at startup
+    configure_garbage_collector()
 
     def on_stopping() -> None:
         service.health.stopping = True

@@ -25,7 +25,7 @@ STANDARD = """
 """.split()
 OTHERS = """
     alembic.command alembic.runtime.migration anyio._backends._asyncio django.conf fastapi fastapi.openapi.docs flask
-    fastapi.openapi.utils google.protobuf.descriptor_pb2 grpc.aio hpack httptools httpx msgspec opentelemetry.trace
+    fastapi.openapi.utils google.protobuf.descriptor_pb2 grpc.aio httptools httpx msgspec opentelemetry.trace
     prometheus_client psycopg.pq pymysql redis.asyncio requests rich.console rich.table sqlalchemy.dialects.mysql
     sqlalchemy.dialects.sqlite starlette.routing structlog typer.main uvicorn yaml
 """.split()

@@ -3,8 +3,8 @@
 
 Clients send nearly the same headers with every call, and most of a block are indices into the dynamic table, or
 literals that do not enter it. Such a block means the same until the table changes. So decoded blocks are cached, with
-everything derived from them: decoding costs more than the rest of a call. Response headers are literals that never
-enter the table: a response has three, and two of them are constant.
+everything derived from them. Others (a trace's id, a deadline) differ in every call, and are decoded. Response headers
+are literals that never enter the table: a response has three, and two of them are constant.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from __future__ import annotations
 import re
 from typing import Final, final
 
-from hpack import Decoder
-from hpack.exceptions import HPACKError, OversizedHeaderListError
-
 from crestgate.service.grpc.transport.call import Metadata
-from crestgate.service.grpc.transport.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, Http2ConnectionError
+from crestgate.service.grpc.transport.header_block import BlockReader
+from crestgate.service.grpc.transport.header_table import CONTENT_LENGTH, CONTENT_TYPE, PSEUDO, TIMEOUT, HeaderField
 
 __all__ = [
     "OK_TRAILERS",
@@ -28,25 +26,17 @@ __all__ = [
     "header_value",
 ]
 
-MAX_HEADER_BYTES: Final = 16_384
 MAX_CACHED_BLOCKS: Final = 64
 MAX_CACHED_BLOCK_BYTES: Final = 256
 """Of one encoded block."""
 MAX_CACHED_BYTES: Final = 65_536
 """Decoded, of all cached blocks of a connection. A short block may refer to long headers."""
-FIELD_BYTES: Final = 192
-"""Memory of a header, beside its name and value."""
-CONTENT_TYPE: Final = b"application/grpc"
+FIELD_BYTES: Final = 160
+"""Memory of a header, beside what counts for tables."""
+GRPC: Final = b"application/grpc"
 TIMEOUT_UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 PSEUDO_HEADERS: Final = (b":method", b":scheme", b":path", b":authority")
-CONNECTION_HEADERS: Final = frozenset(
-    [b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"]
-)
 _TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])")
-_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
-_FORBIDDEN: Final = re.compile(rb"[\0\r\n]")
-_RESIZES: Final = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\0-\x7f]){3}")
-"""Three table size updates in a row, where two are enough (RFC 7541, section 4.2)."""
 _PERCENT_ENCODED: Final = re.compile(rb"[^\x20-\x24\x26-\x7e]")
 
 
@@ -88,7 +78,7 @@ class HeaderDecoder:
     """Decodes the header blocks of one connection."""
 
     def __init__(self) -> None:
-        self._decoder = Decoder(max_header_list_size=MAX_HEADER_BYTES)
+        self._reader = BlockReader()
         self._cache: dict[bytes, RequestHeaders] = {}
         self._cached_bytes = 0
         self.decoded = 0
@@ -101,19 +91,12 @@ class HeaderDecoder:
         cached = self._cache.get(block)
         if cached is not None:
             return cached
-        if _RESIZES.match(block):
-            raise Http2ConnectionError(COMPRESSION_ERROR, "too many HPACK table size updates")
-        try:
-            fields = self._decoder.decode(block, raw=True)
-        except OversizedHeaderListError:
-            raise Http2ConnectionError(ENHANCE_YOUR_CALM, "header list too large") from None
-        except (HPACKError, IndexError, ValueError):
-            raise Http2ConnectionError(COMPRESSION_ERROR, "invalid header block") from None
-        headers = _parse([(bytes(name), bytes(value)) for name, value in fields])
+        reader = self._reader
+        headers = _parse(reader.read(block))
         self.decoded += headers.size
         if block and 0x20 <= block[0] < 0x40:
             self.resizes += 1
-        if not _leaves_table(block):
+        if reader.changed_table:
             self._clear()
         elif len(block) <= MAX_CACHED_BLOCK_BYTES:
             if len(self._cache) >= MAX_CACHED_BLOCKS or self._cached_bytes + headers.size > MAX_CACHED_BYTES:
@@ -127,60 +110,25 @@ class HeaderDecoder:
         self._cached_bytes = 0
 
 
-def _leaves_table(block: bytes) -> bool:
-    """Whether a block leaves the table unchanged: indexed fields, and literals that are not indexed (some clients never
-    index `:path`). The block has been decoded, so it is well formed."""
-    offset, size = 0, len(block)
-    while offset < size:
-        first = block[offset]
-        if first >= 0x80:
-            offset = _read_integer(block, offset, 0x7F)[1]
-        elif first >= 0x20:
-            return False
-        else:
-            name, offset = _read_integer(block, offset, 0x0F)
-            for _ in range(1 if name else 2):
-                length, offset = _read_integer(block, offset, 0x7F)
-                offset += length
-    return size > 0
-
-
-def _read_integer(block: bytes, offset: int, prefix: int) -> tuple[int, int]:
-    """An integer of RFC 7541, section 5.1, and the offset after it."""
-    value = block[offset] & prefix
-    offset += 1
-    if value == prefix:
-        shift = 0
-        while True:
-            more = block[offset]
-            offset += 1
-            value += (more & 0x7F) << shift
-            shift += 7
-            if more < 0x80:
-                break
-    return value, offset
-
-
-def _parse(fields: Metadata) -> RequestHeaders:
+def _parse(fields: list[HeaderField]) -> RequestHeaders:
     headers = RequestHeaders()
     pseudo: dict[bytes, bytes] = {}
     content_type = b""
-    for name, value in fields:
-        headers.size += FIELD_BYTES + len(name) + len(value)
-        if _FORBIDDEN.search(value):
+    for field in fields:
+        name, value, kind = field.name, field.value, field.kind
+        headers.size += FIELD_BYTES + field.size
+        if field.malformed:
             headers.malformed = True
-        if name.startswith(b":"):
+        if kind == PSEUDO:
             if name not in PSEUDO_HEADERS or name in pseudo or headers.metadata:
                 headers.malformed = True
             pseudo[name] = value
             continue
-        if not _NAME.fullmatch(name) or name in CONNECTION_HEADERS or (name == b"te" and value != b"trailers"):
-            headers.malformed = True
-        elif name == b"grpc-timeout":
+        if kind == TIMEOUT:
             _parse_timeout(headers, value)
-        elif name == b"content-length":
+        elif kind == CONTENT_LENGTH:
             headers.content_length = int(value) if value.isdigit() and len(value) < 16 else -1
-        elif name == b"content-type":
+        elif kind == CONTENT_TYPE:
             content_type = value
         headers.metadata.append((name, value))
         headers.fields[name] = value
@@ -190,11 +138,7 @@ def _parse(fields: Metadata) -> RequestHeaders:
         headers.malformed = True
     if method != b"POST":
         headers.http_status = b"405"
-    elif not content_type.startswith(CONTENT_TYPE) or content_type[len(CONTENT_TYPE) : len(CONTENT_TYPE) + 1] not in (
-        b"",
-        b"+",
-        b";",
-    ):
+    elif not content_type.startswith(GRPC) or content_type[len(GRPC) : len(GRPC) + 1] not in (b"", b"+", b";"):
         headers.http_status = b"415"
     return headers
 
@@ -249,6 +193,6 @@ def header_value(value: bytes) -> bytes:
     return value.replace(b"\r", b" ").replace(b"\n", b" ").replace(b"\0", b" ")
 
 
-RESPONSE_HEADERS: Final = b"\x88" + encode_headers([(b"content-type", CONTENT_TYPE)])
+RESPONSE_HEADERS: Final = b"\x88" + encode_headers([(b"content-type", GRPC)])
 """`:status: 200` and the content type."""
 OK_TRAILERS: Final = encode_headers([(b"grpc-status", b"0")])

@@ -17,7 +17,7 @@ from crestgate.runtime.scheduler import CLOCK_CHECK_WORK, FRAME_WORK, SLICE_WORK
 from crestgate.service.grpc.transport import frames
 from crestgate.service.grpc.transport.call import Method, RpcError
 from crestgate.service.grpc.transport.frames import Http2ConnectionError, Http2StreamError, frame
-from crestgate.service.grpc.transport.headers import MAX_HEADER_BYTES
+from crestgate.service.grpc.transport.header_block import MAX_HEADER_BYTES
 from crestgate.service.grpc.transport.memory import FREE_BYTES, HeldBytes
 from crestgate.service.grpc.transport.requests import CONNECTION_WINDOW, MAX_STREAMS, RequestReceiver
 from crestgate.service.grpc.transport.sender import Sender

@@ -16,7 +16,8 @@ from crestgate.runtime.scheduler import TASK_WORK, WORK_PER_SECOND
 from crestgate.service.grpc.transport import frames
 from crestgate.service.grpc.transport.call import AwaitableResponse, Method, RpcCall, RpcError, RpcStatus, Unary
 from crestgate.service.grpc.transport.frames import Http2ConnectionError, Http2StreamError, frame
-from crestgate.service.grpc.transport.headers import MAX_HEADER_BYTES, HeaderDecoder, RequestHeaders
+from crestgate.service.grpc.transport.header_block import MAX_HEADER_BYTES
+from crestgate.service.grpc.transport.headers import HeaderDecoder, RequestHeaders
 from crestgate.service.grpc.transport.memory import HeldBytes
 from crestgate.service.grpc.transport.sender import INTERNAL_ERROR, Sender
 from crestgate.service.grpc.transport.stream import Stream

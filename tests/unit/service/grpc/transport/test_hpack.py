@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from crestgate.service.grpc.transport import frames
 from crestgate.service.grpc.transport.frames import Http2ConnectionError
+from crestgate.service.grpc.transport.header_block import MAX_HEADER_BYTES
 from crestgate.service.grpc.transport.headers import (
-    MAX_HEADER_BYTES,
     HeaderDecoder,
     RequestHeaders,
     encode_headers,
