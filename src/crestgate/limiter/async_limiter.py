@@ -288,7 +288,29 @@ class AsyncLimiter(LimiterCore):
         """Send store requests; where the store fails, `on_store_error` answers."""
         driver = self.driver
         try:
-            return await driver.apply(batch)
+            if not driver.uses_coalescers:
+                return await driver.apply(batch)
+            # As `driver.apply` does, without its calls.
+            decisions = self.backend.local_decisions
+            requests = batch
+            if decisions is not None:
+                call = decisions.prepare(batch)
+                if call.replies is not None:
+                    return call.replies
+                requests = call.requests
+            try:
+                coalescer = driver.coalescers.get(asyncio.get_running_loop()) or await driver.open_coalescer()
+                future = coalescer.submit(requests)
+                try:
+                    replies = await future
+                except asyncio.CancelledError:
+                    coalescer.abandon(requests, future)
+                    raise
+            except BaseException as error:  # noqa: BLE001 - it is raised again
+                if decisions is None:
+                    raise
+                return decisions.fail(call, error)
+            return replies if decisions is None else decisions.finish(call, replies)
         except StoreError as error:
             return driver.fallback(error, batch)
 

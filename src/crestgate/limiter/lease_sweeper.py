@@ -1,7 +1,7 @@
 """Gives back what was not used of slices in time, as long as a limiter has leased limits.
 
 A thread of its own, because an idle process makes no calls with which the rest could go. It ends with the limiter, and
-when the limiter is forgotten. Virtual clocks are swept by whoever moves them.
+when the limiter is forgotten. On a virtual clock there is none: what was not used goes back with the next call.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LeaseSweeper:
 
     def sweep(self) -> None:
         """Give back what was not used of slices that have ended."""
-        for _ in range(-(-len(self._decisions.table.leases) // SWEEP_LEASES)):
+        for _ in range(1 + len(self._decisions.table.leases) // SWEEP_LEASES):
             self._give_back(self._decisions.sweep(SWEEP_LEASES))
 
     def close(self) -> None:
@@ -67,7 +67,9 @@ class LeaseSweeper:
         for start in range(0, len(requests), MAX_BATCH):
             batch = requests[start : start + MAX_BATCH]
             try:
-                self._decisions.learn(batch, self._send(batch), 0)
+                self._decisions.end_denials(batch)
+                self._send(batch)
+                self._decisions.end_denials(batch)
             except CrestgateError as error:
                 _log.warning("cannot give back unused slices of %d limits: %s", len(batch), error)
 
