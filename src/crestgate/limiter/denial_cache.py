@@ -56,7 +56,7 @@ class Denial:
     def outcome(self, algorithm: Algorithm, cost: int, now: int) -> Outcome | None:
         """What the store would answer; None if that is not known."""
         decision = self.decision
-        if now >= self.ends_at:
+        if not self.answered_at <= now < self.ends_at:
             return None
         passed = now - self.answered_at
         reset = max(decision.reset_us - passed, 0)
