@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import children, compare, imports, page, picture, resp, rule_sets
+from benchmarks import children, compare, imports, leases, page, picture, resp, rule_sets
 from benchmarks.frameworks import measure as frameworks
 from benchmarks.frameworks import page as frameworks_page
 from benchmarks.frameworks import picture as frameworks_picture
@@ -44,6 +44,7 @@ PARTS = {
     "network": Part("benchmarks-network", network.measure, network_page, network_picture),
     "rules": Part("benchmarks-rules", rule_sets.measure, rule_sets),
     "imports": Part("benchmarks-imports", imports.measure, imports),
+    "leases": Part("benchmarks-leases", leases.measure, leases),
     "service": Part("benchmarks-service", service.measure, service_page, service_picture),
     "frameworks": Part("benchmarks-frameworks", frameworks.measure, frameworks_page, frameworks_picture),
     "rpc": Part("benchmarks-rpc", rpc.measure, rpc_page, rpc_picture),

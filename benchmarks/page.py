@@ -56,8 +56,8 @@ NOT_SAID = """\
 
 OTHER_PAGES = """\
 Other pages measure it [across a network](benchmarks-network.md), with [large rule sets](benchmarks-rules.md), as a
-[service](benchmarks-service.md), over [gRPC](benchmarks-rpc.md) and for [Redis clients](benchmarks-resp.md), and what
-an [import](benchmarks-imports.md) costs."""
+[service](benchmarks-service.md), over [gRPC](benchmarks-rpc.md) and for [Redis clients](benchmarks-resp.md), what an
+[import](benchmarks-imports.md) costs, and what [leases](benchmarks-leases.md) save."""
 
 
 def write(results: Results) -> str:

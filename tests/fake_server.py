@@ -37,7 +37,7 @@ class ServerClient(RemoteStore):
 
     def __init__(self, server: FakeServer, offset: float = 0.0, delay: float = 0.0) -> None:
         self.server = server
-        self.clock = FakeClock(server.clock.now() + offset)
+        self.clock: FakeClock = FakeClock(server.clock.now() + offset)
         self.timeout = 5.0
         self.delay = delay
         self.lost = 0

@@ -81,6 +81,7 @@ NAVIGATION: dict[str, list[str]] = {
         "benchmarks-resp.md",
         "benchmarks-rules.md",
         "benchmarks-imports.md",
+        "benchmarks-leases.md",
     ],
     "Project": [
         "CHANGELOG.md",

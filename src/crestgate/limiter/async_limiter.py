@@ -306,7 +306,7 @@ class AsyncLimiter(LimiterCore):
                 except asyncio.CancelledError:
                     coalescer.abandon(requests, future)
                     raise
-            except BaseException as error:  # noqa: BLE001 - it is raised again
+            except BaseException as error:
                 if decisions is None:
                     raise
                 return decisions.fail(call, error)

@@ -39,8 +39,10 @@ MAX_LEASES: Final = 10_000
 """Counters that one process leases at a time; those beyond are decided by the store."""
 MAX_SLICE_US: Final = 1_000_000
 """How long a slice is used at most."""
-TARGET_US: Final = 250_000
+TARGET_US: Final = 500_000
 """How long a slice should last."""
+DRAINING_TARGET_US: Final = 50_000
+"""The same, for what is lost if it is not used."""
 MIN_MEASURED_US: Final = 50_000
 """The demand is measured over at least so long."""
 MAX_SLICES: Final = 16
@@ -142,9 +144,9 @@ class Lease:
 
     def next_size(self, now: int) -> int:
         """How much to charge in advance."""
-        horizon = min(TARGET_US, MAX_SLICE_US)
+        horizon = TARGET_US
         if self.drains:  # what is charged now, on top of the level, must be used before it has drained
-            horizon = min(horizon, max(self.reset_at - now, 0) // 2)
+            horizon = min(DRAINING_TARGET_US, max(self.reset_at - now, 0) // 2)
         demand = self.used * horizon // max(now - self.since, MIN_MEASURED_US)
         return min(demand, GROWTH * self.size, self.remaining * self.share // (2 * SHARE_STEPS), MAX_COST)
 

@@ -91,8 +91,7 @@ class LimiterCore:
         observer: Observer | None = None,
         denial_cache: bool = True,
     ) -> None:
-        if not isinstance(denial_cache, bool):
-            raise ConfigError(f"denial_cache must be True or False, not {denial_cache!r}")
+        _check_denial_cache(denial_cache)
         if on_pressure is not None and not callable(on_pressure):
             raise ConfigError(f"on_pressure must be a callable that takes a PressureEvent, not {on_pressure!r}")
         if clock is not None and (isinstance(clock, type) or not callable(getattr(clock, "ticks", None))):
@@ -408,6 +407,11 @@ def _observation(observer: Observer, store: Store) -> Observation:
     from crestgate.limiter.observation import Observation
 
     return Observation(observer, store)
+
+
+def _check_denial_cache(denial_cache: bool) -> None:
+    if not isinstance(denial_cache, bool):
+        raise ConfigError(f"denial_cache must be True or False, not {denial_cache!r}")
 
 
 def _no_rules() -> ConfigError:

@@ -40,6 +40,18 @@ class Refill:
 
 
 @final
+class Answer:
+    """What a call has charged to a leased counter, and what the store said last."""
+
+    __slots__ = ("charged", "decision", "lease")
+
+    def __init__(self, lease: Lease, charged: int, decision: Decision) -> None:
+        self.lease = lease
+        self.charged = charged
+        self.decision = decision
+
+
+@final
 class StoreCall:
     """A batch that the store decides, wholly; or that was decided, if it has `replies`."""
 
@@ -192,7 +204,7 @@ class LocalDecisions:
                     lease = self.table.find(member)
                     if lease is not None:
                         lease.give_back(member, now)
-                elif op is Op.TAKE:
+                elif op is Op.TAKE and member.cost:
                     lease = self.table.open(member, now) if decided_here else self.table.find(member)
                     if lease is not None:
                         self._refill(call, lease, member.cost, decided_here, returns, now)
@@ -264,55 +276,56 @@ class LocalDecisions:
 
     def _note(self, call: StoreCall, replies: Sequence[Sequence[Outcome | StoreError]]) -> None:
         """Keep what the store has charged for slices, and what it has said of leased counters."""
-        sent_at = call.sent_at
-        now = self.ticks()
-        charged: dict[tuple[str, str], tuple[Lease, int, Decision]] = {}
+        answers: dict[tuple[str, str], Answer] = {}
         for index, request in enumerate(call.batch):
             reply = replies[call.first + index]
-            if len(reply) != len(request.members):
-                continue  # a replay
-            op = request.op
-            denied = is_denied(request, reply)
-            for position, member in enumerate(request.members):
-                item = reply[position]
-                if not member.algorithm.lease or not isinstance(item, Outcome):
-                    continue
-                if op is Op.RESET:
-                    self.table.end(member.key, member.algorithm.name, was_reset=True)
-                    continue
-                lease = self.table.find(member)
-                if lease is None or item.decision.reason not in ("ok", "limited"):
-                    continue
-                if op is Op.PEEK and isinstance(reply, list):
-                    reply[position] = _with_slices(member, item, lease, now)
-                elif op is Op.TAKE:
-                    taken = member.cost if item.tick else 0
-                    if taken:
-                        lease.note_time(item.tick, sent_at)
-                    if denied and taken and lease.drains:
-                        # Charged by a node before another one denied: nobody has used it, and it cannot be given back.
-                        lease.add(taken, item, sent_at)
-                    elif taken:
-                        lease.used += taken
-                    counter = (member.key, member.algorithm.name)
-                    before = charged[counter][1] if counter in charged else 0
-                    charged[counter] = lease, before + taken, item.decision
+            if len(reply) == len(request.members):  # else it is a replay
+                self._note_request(request, reply, call.sent_at, answers)
         for index, refill in enumerate(call.refills):
             lease = refill.lease
             lease.refilling = False
-            reply = replies[call.first + len(call.batch) + index]
-            item = reply[0]
-            if isinstance(item, Outcome) and self.table.knows(lease):  # else it was reset meanwhile
-                decision = item.decision
-                counter = (lease.key, lease.algorithm.name)
-                before = charged[counter][1] if counter in charged else 0
-                if decision.allowed and item.tick:
-                    lease.size = refill.amount
-                    lease.add(refill.amount, item, sent_at)
-                    before += refill.amount
-                charged[counter] = lease, before, decision
-        for lease, amount, decision in charged.values():
-            lease.learn(decision, amount, sent_at)
+            item = replies[call.first + len(call.batch) + index][0]
+            if not isinstance(item, Outcome) or not self.table.knows(lease):
+                continue  # or it was reset meanwhile
+            taken = refill.amount if item.tick else 0
+            if taken:
+                lease.size = taken
+                lease.add(taken, item, call.sent_at)
+            _add_answer(answers, lease, taken, item.decision)
+        for answer in answers.values():
+            answer.lease.learn(answer.decision, answer.charged, call.sent_at)
+
+    def _note_request(
+        self,
+        request: Request,
+        reply: Sequence[Outcome | StoreError],
+        sent_at: int,
+        answers: dict[tuple[str, str], Answer],
+    ) -> None:
+        denied = is_denied(request, reply)
+        for position, member in enumerate(request.members):
+            item = reply[position]
+            if not member.algorithm.lease or not isinstance(item, Outcome):
+                continue
+            if request.op is Op.RESET:
+                self.table.end(member.key, member.algorithm.name, was_reset=True)
+                continue
+            taken = member.cost if request.op is Op.TAKE and item.tick else 0
+            stays = denied and taken > 0 and member.algorithm.keeps_charges
+            lease = self.table.open(member, sent_at) if stays else self.table.find(member)
+            if lease is None:
+                continue
+            if (request.op is Op.PEEK or not member.cost) and isinstance(reply, list):
+                reply[position] = _with_slices(member, item, lease, self.ticks())
+            elif request.op is Op.TAKE:
+                if taken:
+                    lease.note_time(item.tick, sent_at)
+                if not denied:
+                    lease.used += taken
+                elif stays:
+                    # Charged by a node before another one denied: nobody has used it, and it cannot be given back.
+                    lease.add(taken, item, sent_at)
+                _add_answer(answers, lease, taken, item.decision)
 
     def end_denials(self, batch: Sequence[Request]) -> None:
         """End what a batch makes untrue, before and after the store has done it."""
@@ -346,6 +359,12 @@ def is_denied(request: Request, outcomes: Sequence[Outcome | StoreError]) -> boo
         if member.binds and isinstance(item, Outcome) and not item.decision.allowed:
             return True
     return False
+
+
+def _add_answer(answers: dict[tuple[str, str], Answer], lease: Lease, charged: int, decision: Decision) -> None:
+    counter = (lease.key, lease.algorithm.name)
+    before = answers.get(counter)
+    answers[counter] = Answer(lease, charged + (0 if before is None else before.charged), decision)
 
 
 def _is_leased(member: Member) -> bool:
