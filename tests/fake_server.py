@@ -42,6 +42,8 @@ class ServerClient(RemoteStore):
         self.delay = delay
         self.lost = 0
         self.down = False
+        self.held: list[tuple[Sequence[Request], float, BatchCallback]] | None = None
+        """Calls of event loops that wait, if this is a list."""
 
     def advance(self, seconds: float) -> None:
         """Let time pass, on both clocks."""
@@ -66,6 +68,9 @@ class ServerClient(RemoteStore):
         return replies
 
     def begin(self, batch: Sequence[Request], deadline: float, done: BatchCallback) -> None:
+        if self.held is not None:
+            self.held.append((batch, deadline, done))
+            return
         try:
             done(self.call(batch, time.monotonic() + 1))
         except StoreError as error:

@@ -65,7 +65,8 @@ def test_answers_are_those_of_the_store(algorithm: str, cost: int, server: FakeS
         assert (decision.allowed, decision.reason) == (expected.allowed, expected.reason)
         if not decision.allowed:
             assert decision.remaining == expected.remaining
-            assert decision.retry_after is not None and expected.retry_after is not None
+            assert decision.retry_after is not None
+            assert expected.retry_after is not None
             assert 0 <= decision.retry_after - expected.retry_after < 0.000_005
             assert decision.reset_after >= decision.retry_after
         store.advance(0.05)
@@ -78,7 +79,8 @@ def test_retry_after_admits(algorithm: str, server: FakeServer, store: ServerCli
     empty(limiter, limit)
     store.advance(0.01)
     decision = limiter.check(KEY, limit)
-    assert not decision.allowed and decision.retry_after is not None
+    assert not decision.allowed
+    assert decision.retry_after is not None
     store.advance(decision.retry_after)
     assert limiter.check(KEY, limit).allowed
 
@@ -91,7 +93,8 @@ def test_retry_after_counts_from_the_answer_and_the_denial_from_the_request(serv
     empty(limiter, limit)
     decision = limiter.check(KEY, limit)
     until_end = 4 - server.clock.now() % 4
-    assert decision.retry_after is not None and until_end <= decision.retry_after <= until_end + 0.11
+    assert decision.retry_after is not None
+    assert until_end <= decision.retry_after <= until_end + 0.11
 
 
 def test_denial_with_something_remaining_is_asked_again(server: FakeServer, store: ServerClient) -> None:
@@ -133,7 +136,9 @@ def test_charge_by_this_process_ends_it_at_once(server: FakeServer, store: Serve
     before = limiter.check(KEY, limit).retry_after
     reservation.settle(9)
     after = limiter.check(KEY, limit).retry_after
-    assert before is not None and after is not None and after > before + 30
+    assert before is not None
+    assert after is not None
+    assert after > before + 30
 
 
 def test_raised_limit_ends_it_at_once(server: FakeServer, store: ServerClient) -> None:
@@ -172,7 +177,8 @@ def test_chain_is_denied_here_with_all_its_numbers(server: FakeServer, store: Se
     first = limiter.check(KEY, ["3/hour", "100/day"])
     calls = server.calls
     second = limiter.check(KEY, ["3/hour", "100/day"])
-    assert server.calls == calls and second == first
+    assert server.calls == calls
+    assert second == first
     assert limiter.check(KEY, "100/day").allowed, "the other limit is not denied"
 
 

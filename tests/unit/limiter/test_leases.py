@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from benchmarks.leases import simulate
+
 from crestgate import AsyncLimiter, ConfigError, Limit, Limiter
 from crestgate.core.algorithms import build
 from crestgate.limiter.leases import MAX_LEASES, Lease
 from crestgate.limiter.observer import LimiterCall, Observer
 from crestgate.stores.factory import open_store
-from crestgate.stores.memory import MemoryStore
-from crestgate.stores.port import BatchOutcomes, Member, Op, Request
+from crestgate.stores.port import Member, Op, Request
 from crestgate.stores.sharded import ShardedStore
 from crestgate.testing import FakeClock
 from fake_server import FakeServer, ServerClient
@@ -91,7 +89,8 @@ def test_leased_limit_has_the_same_counter(server: FakeServer, store: ServerClie
 def test_memory_ignores_leases() -> None:
     limiter = Limiter("memory://")
     bound = limiter.bind(WINDOW)
-    assert bound.local is limiter.store and limiter.backend.local_decisions is None
+    assert bound.local is limiter.store
+    assert limiter.backend.local_decisions is None
     with limiter.reserve(KEY, BUCKET, 40) as reservation:
         reservation.settle(10)
     assert limiter.peek(KEY, BUCKET).remaining >= 40, "and gives back"
@@ -122,7 +121,8 @@ def test_slice_is_not_used_in_the_next_window(server: FakeServer, store: ServerC
     warm_up(limiter, store)
     left = usable(limiter)
     store.advance(60 - server.clock.now() % 60 - 0.00002)
-    assert left and usable(limiter) == 0, "it ends early, never late"
+    assert left > 0
+    assert usable(limiter) == 0, "it ends early, never late"
     store.advance(0.001)
     calls = server.calls
     limiter.check(KEY, WINDOW)
@@ -312,7 +312,9 @@ def test_chain_with_a_plain_limit_asks_the_store(server: FakeServer, store: Serv
     left = 100 - stored(server) + usable(limiter)
     calls = server.calls
     decision = limiter.check(KEY, [WINDOW, "3/hour"])
-    assert decision.allowed and server.calls == calls + 1 and left
+    assert decision.allowed
+    assert server.calls == calls + 1
+    assert left
     for _ in range(5):
         limiter.check(KEY, [WINDOW, "3/hour"])
     limiter.close()
@@ -434,8 +436,6 @@ def test_slice_outlives_the_store(server: FakeServer, store: ServerClient) -> No
 
 
 def test_cancelled_caller_leaves_no_refill_behind(server: FakeServer, store: ServerClient) -> None:
-    held: list[tuple[Sequence[Request], object]] = []
-
     async def main() -> None:
         limiter = AsyncLimiter(store)
         for _ in range(12):
@@ -445,18 +445,20 @@ def test_cancelled_caller_leaves_no_refill_behind(server: FakeServer, store: Ser
             store.advance(0.001)
             await limiter.check(KEY, WINDOW)
         store.advance(0.05)
-        real, before = store.begin, stored(server)
-        store.begin = lambda *call: held.append(call)  # type: ignore[assignment, misc, arg-type, return-value]
+        before = stored(server)
+        store.held = []
         task = asyncio.create_task(limiter.check(KEY, WINDOW))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert lease_of(limiter).refilling
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        assert not lease_of(limiter).refilling and usable(limiter) == 0
-        store.begin = real  # type: ignore[method-assign]
-        real(*held[0])  # type: ignore[arg-type]
+        assert not lease_of(limiter).refilling
+        (held,) = store.held
+        store.held = None
+        store.begin(*held)
         await asyncio.sleep(0.01)
+        assert usable(limiter) == 0
         assert stored(server) == before, "what it has taken was given back"
 
     asyncio.run(main())
@@ -519,7 +521,8 @@ def test_table_is_bounded(server: FakeServer, store: ServerClient) -> None:
     for number in range(MAX_LEASES + 10):
         limiter.check(f"key {number}", WINDOW)
     decisions = limiter.backend.local_decisions
-    assert decisions is not None and len(decisions.table.leases) == MAX_LEASES
+    assert decisions is not None
+    assert len(decisions.table.leases) == MAX_LEASES
     store.advance(2)
     for number in range(MAX_LEASES // 2 + 10):
         limiter.check(f"new {number}", WINDOW)
@@ -543,7 +546,8 @@ def test_plain_limits_take_the_same_path_as_ever(tmp_path: Path) -> None:
         with Limiter(url) as limiter:
             backend = limiter.backend
             assert limiter.bind("5/second").local is limiter.store
-            assert backend.local_decisions is None and backend.apply == limiter.store.apply
+            assert backend.local_decisions is None
+            assert backend.apply == limiter.store.apply
 
 
 # -- the simulation ---------------------------------------------------------------------------------------------------
