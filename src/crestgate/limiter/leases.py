@@ -18,7 +18,7 @@ All times are the machine's. A slice ends as many microseconds after its request
 left, less a thousandth for clocks that differ in speed: so it ends here before it ends in the store. And no slice is
 used for longer than MAX_SLICE_US: that is how long slices outlive a reset, or a change of the limit, by others.
 
-The size follows the demand of this process. A slice should last for TARGET_US, and it is at most half of this process's
+The size follows the demand of this process. A slice should last for TARGET_US and two calls, and it is at most half of this process's
 share of what is left. The share is what this process has charged of all that was charged between two answers of the
 store, which is all that processes know of each other. Near the limit nothing is taken in advance.
 """
@@ -82,6 +82,7 @@ class Lease:
         "size",
         "slices",
         "touched_at",
+        "trip",
         "used",
     )
 
@@ -106,6 +107,8 @@ class Lease:
         """Units admitted by this process since `since`."""
         self.since = now
         self.touched_at = now
+        self.trip = 0
+        """Microseconds that the last call took."""
         self.share = SHARE_STEPS
 
     def usable(self, now: int) -> int:
@@ -144,14 +147,15 @@ class Lease:
 
     def next_size(self, now: int) -> int:
         """How much to charge in advance."""
-        horizon = TARGET_US
+        horizon = (DRAINING_TARGET_US if self.drains else TARGET_US) + 2 * self.trip
         if self.drains:  # what is charged now, on top of the level, must be used before it has drained
-            horizon = min(DRAINING_TARGET_US, max(self.reset_at - now, 0) // 2)
+            horizon = min(horizon, max(self.reset_at - now, 0) // 2)
         demand = self.used * horizon // max(now - self.since, MIN_MEASURED_US)
         return min(demand, GROWTH * self.size, self.remaining * self.share // (2 * SHARE_STEPS), MAX_COST)
 
-    def learn(self, decision: Decision, charged: int, sent_at: int) -> None:
+    def learn(self, decision: Decision, charged: int, sent_at: int, now: int) -> None:
         """Note the store's answer to charges of so much in all, that were sent at this time."""
+        self.trip = min(now - sent_at, MAX_SLICE_US // 4)
         left = decision.remaining
         expected = self.remaining - charged
         if self.drains:

@@ -85,6 +85,10 @@ class LocalDecisions:
         self.leases = False
         """Whether there are leased limits."""
         self.caches_denials = False
+        self.denied_locally = 0
+        """Requests that were denied without the store."""
+        self.leased_locally = 0
+        """Requests that were decided from slices, without the store."""
         self.start_sweeper: Callable[[], None] = _do_nothing
         """Called when there is something that may have to be given back."""
         self.renewal = Renewal(self.renew)
@@ -117,7 +121,7 @@ class LocalDecisions:
         denials = self.denials
         known = bool(denials.denials)
         outcomes: list[list[Outcome]] = []
-        taken = False
+        taken = 0
         for request in batch:
             if request.op is not Op.TAKE or request.record is not None:
                 return None
@@ -125,11 +129,13 @@ class LocalDecisions:
             if denied is None:
                 if not self.leases:
                     return None
-                taken = True
+                taken += 1
                 denied = []
             outcomes.append(denied)
         if taken and not self._take(batch, outcomes, now):
             return None
+        self.leased_locally += taken
+        self.denied_locally += len(outcomes) - taken
         return outcomes
 
     def _take(self, batch: Sequence[Request], outcomes: list[list[Outcome]], now: int) -> bool:
@@ -292,8 +298,9 @@ class LocalDecisions:
                 lease.size = taken
                 lease.add(taken, item, call.sent_at)
             _add_answer(answers, lease, taken, item.decision)
+        now = self.ticks()
         for answer in answers.values():
-            answer.lease.learn(answer.decision, answer.charged, call.sent_at)
+            answer.lease.learn(answer.decision, answer.charged, call.sent_at, now)
 
     def _note_request(
         self,

@@ -47,6 +47,9 @@ def test_attack_does_not_reach_the_store(algorithm: str, server: FakeServer, sto
     calls = server.calls
     assert not any(limiter.check(KEY, limit).allowed for _ in range(1_000))
     assert server.calls == calls
+    decisions = limiter.backend.local_decisions
+    assert decisions is not None
+    assert decisions.denied_locally == 1_000
     for _ in range(50):
         store.advance(0.1)
         assert not limiter.check(KEY, limit).allowed

@@ -106,6 +106,9 @@ def test_slices_save_calls(server: FakeServer, store: ServerClient) -> None:
         store.advance(0.001)
         assert limiter.check(KEY, limit).allowed
     assert server.calls < 50
+    decisions = limiter.backend.local_decisions
+    assert decisions is not None
+    assert decisions.leased_locally == 1_000 - server.calls
 
 
 def test_whole_limit_is_admitted_exactly_once(server: FakeServer, store: ServerClient) -> None:

@@ -94,7 +94,7 @@ def rounds(draw: st.DrawFn) -> list[Step]:
     if draw(st.booleans()):
         steps = [("reserve", draw(PROCESS), 20), *steps[:-1], ("release", draw(PROCESS), 0), steps[-1]]
     order = draw(st.permutations([0, 1, 2]))
-    return [*steps, *[("rush", process, draw(st.sampled_from([10, 300]))) for process in order]]
+    return [*steps, *[("rush", process, draw(st.sampled_from([10, 200]))) for process in order]]
 
 
 STEP_LISTS = st.lists(rounds(), min_size=1, max_size=4).map(lambda parts: [step for part in parts for step in part])
@@ -125,7 +125,7 @@ def run(fleet: Fleet, steps: list[Step], releases: bool) -> None:
             getattr(fleet, step)(process)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(STEP_LISTS, OFFSETS, st.sampled_from([20, 60, 200]))
 def test_windows_are_never_exceeded(steps: list[Step], offsets: list[float], count: int) -> None:
     fleet = Fleet(Limit(count, 1, algorithm="fixed_window", lease=True), offsets)
@@ -136,7 +136,7 @@ def test_windows_are_never_exceeded(steps: list[Step], offsets: list[float], cou
     assert all(units <= count for units in by_window.values()), by_window
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(STEP_LISTS, OFFSETS, RATES, st.booleans())
 def test_buckets_are_never_exceeded(
     steps: list[Step], offsets: list[float], numbers: tuple[int, int, int], gcra: bool
@@ -153,7 +153,7 @@ def test_buckets_are_never_exceeded(
             assert units * period * 1_000_000 <= burst * period * 1_000_000 + (end - start) * count
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(STEP_LISTS, st.sampled_from(["fixed_window", "token_bucket", "gcra"]))
 def test_what_is_not_used_comes_back(steps: list[Step], algorithm: str) -> None:
     """In the same window: so the pauses are short, the window is long, and nobody crashes."""
@@ -168,7 +168,7 @@ def test_what_is_not_used_comes_back(steps: list[Step], algorithm: str) -> None:
     assert Limiter(ServerClient(fleet.server)).peek(KEY, limit).remaining == 50 - used
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(STEP_LISTS, OFFSETS, RATES)
 def test_given_back_units_of_buckets_are_not_admitted_twice(
     steps: list[Step], offsets: list[float], numbers: tuple[int, int, int]
