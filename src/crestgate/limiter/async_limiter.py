@@ -345,7 +345,7 @@ class AsyncLimiter(LimiterCore):
             await asyncio.to_thread(self.catalog.close)
         await self.driver.drain()
         if self.owns_reservations:  # not one that shares the backend of another
-            await self.driver.end_leases()
+            await asyncio.to_thread(self.backend.end_leases)
         if self.owns_store and isinstance(self.store, RemoteStore):
             await self.store.aclose()
         else:

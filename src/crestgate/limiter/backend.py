@@ -179,10 +179,13 @@ class Backend:
             decisions.leases = True
         return True
 
-    def drain(self) -> None:
-        """Before the store is closed: wait until what must be given back was sent, one timeout at most."""
+    def end_leases(self) -> None:
+        """Before the store is closed: give back what was not used of slices."""
         if self.lease_sweeper is not None:
             self.lease_sweeper.close()
+
+    def drain(self) -> None:
+        """Before the store is closed: wait until what must be given back was sent, one timeout at most."""
         if self.sender is not None and self.remote is not None:
             self.sender.wait(time.monotonic() + self.remote.timeout)
 

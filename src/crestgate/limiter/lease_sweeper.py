@@ -35,14 +35,15 @@ class LeaseSweeper:
     ) -> None:
         self._decisions = decisions
         self._send = send
-        self._idle = isinstance(clock, MachineClock)
+        self._needs_thread = isinstance(clock, MachineClock)
+        self._idle = self._needs_thread
         """Whether a thread is needed, and there is none in this process."""
         self._stop = threading.Event()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """In a forked child, which has none of the parent's threads."""
-        self._idle = self._idle or not self._stop.is_set()
+        """In a forked child, which has none of the parent's threads; and when the thread ends."""
+        self._idle = self._needs_thread
         self._stop = threading.Event()
 
     def start(self) -> None:
@@ -59,8 +60,8 @@ class LeaseSweeper:
 
     def close(self) -> None:
         """End all leases, and give back what was not used. Never raises a StoreError."""
-        self._idle = False
         self._stop.set()
+        self.renew()  # for a limiter that goes on, because its store is not its own
         self._give_back(self._decisions.end_all())
 
     def _give_back(self, requests: Sequence[Request]) -> None:

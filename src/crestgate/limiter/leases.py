@@ -16,10 +16,11 @@ than the limit. What a slice may still admit here is bounded so that the algorit
 
 All times are the machine's. A slice ends as many microseconds after its request was sent as the store's counter has
 left, less a thousandth for clocks that differ in speed: so it ends here before it ends in the store. And no slice is
-used for longer than MAX_SLICE_US: that is how long slices outlive a reset, or a change of the limit, by others.
+used for longer than MAX_SLICE_US: that is how long slices outlive a reset, or a change of the limit, by others. The
+clock has to run on: a machine that is suspended as a whole may use slices for so long when it wakes.
 
-The size follows the demand of this process. A slice should last for TARGET_US and two calls, and it is at most half of this process's
-share of what is left. The share is what this process has charged of all that was charged between two answers of the
+The size follows the demand of this process. A slice should last for TARGET_US (DRAINING_TARGET_US where its rest would
+be lost) and for the time of a call or two. It is at most half of this process's share of what is left. The share is what this process has charged of all that was charged between two answers of the
 store, which is all that processes know of each other. Near the limit nothing is taken in advance.
 """
 
@@ -41,7 +42,7 @@ MAX_SLICE_US: Final = 1_000_000
 """How long a slice is used at most."""
 TARGET_US: Final = 500_000
 """How long a slice should last."""
-DRAINING_TARGET_US: Final = 50_000
+DRAINING_TARGET_US: Final = 40_000
 """The same, for what is lost if it is not used."""
 MIN_MEASURED_US: Final = 50_000
 """The demand is measured over at least so long."""
@@ -147,9 +148,11 @@ class Lease:
 
     def next_size(self, now: int) -> int:
         """How much to charge in advance."""
-        horizon = (DRAINING_TARGET_US if self.drains else TARGET_US) + 2 * self.trip
         if self.drains:  # what is charged now, on top of the level, must be used before it has drained
-            horizon = min(horizon, max(self.reset_at - now, 0) // 2)
+            lasts = max(self.reset_at - now, self.algorithm.recovery_us // 4)
+            horizon = min(DRAINING_TARGET_US + self.trip, lasts // 2)
+        else:
+            horizon = TARGET_US + 2 * self.trip
         demand = self.used * horizon // max(now - self.since, MIN_MEASURED_US)
         return min(demand, GROWTH * self.size, self.remaining * self.share // (2 * SHARE_STEPS), MAX_COST)
 

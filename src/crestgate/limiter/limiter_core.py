@@ -134,7 +134,7 @@ class LimiterCore:
             self.evaluator = evaluator_of(catalog, self.backend)
             if observation is not None:
                 self.evaluator = observation.evaluator(self.evaluator)
-        self.owns_catalog, self.owns_reservations = False, True
+        self.owns_catalog, self.owns_reservations = False, True  # and leases: those of the backend
         self.settings: Settings | None = None
         """The configuration that this limiter was built from, if any."""
         self.has_fixed_limits = plans is None
@@ -397,6 +397,7 @@ class LimiterCore:
     def _close_store(self) -> None:
         if self.owns_reservations:
             self.reservations.close()
+            self.backend.end_leases()
         self.backend.drain()
         if self.owns_store:
             self.store.close()

@@ -206,7 +206,7 @@ class LocalDecisions:
                 call.leased = True
                 if op is Op.RESET:
                     self.table.end(member.key, member.algorithm.name, was_reset=True)
-                elif op is Op.GIVE_BACK:
+                elif op is Op.GIVE_BACK and request.record is None:  # with one it may be a repeat
                     lease = self.table.find(member)
                     if lease is not None:
                         lease.give_back(member, now)

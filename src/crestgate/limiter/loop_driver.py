@@ -89,12 +89,6 @@ class LoopDriver:
         if settling:
             await asyncio.wait(settling)
 
-    async def end_leases(self) -> None:
-        """Before the store is closed: give back what was not used of slices."""
-        sweeper = self.backend.lease_sweeper
-        if sweeper is not None:
-            await asyncio.to_thread(sweeper.close)
-
     async def submit(self, batch: Sequence[Request]) -> BatchOutcomes:
         """Send requests to a remote store."""
         coalescer = self.coalescers.get(asyncio.get_running_loop()) or await self.open_coalescer()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -382,12 +383,36 @@ def test_give_back_is_worth_no_more_than_what_cannot_have_drained(server: FakeSe
 
 
 def test_stored_reservation_remembers_the_lease(tmp_path: Path) -> None:
+    """Any process may settle it, and again if it gets no answer: so its units only refill."""
     clock = FakeClock(1_700_000_000)
     with Limiter(f"sqlite:///{tmp_path}/counters.db", clock=clock) as limiter:
         reservation = limiter.reserve(KEY, [(BUCKET, 40)], ttl=60)
         assert reservation.id is not None
         limiter.reservation(reservation.id).release()
         assert limiter.peek(KEY, replace(BUCKET, lease=False)).remaining == 10
+        assert not limiter.check(KEY, BUCKET, 11).allowed
+
+
+def test_closing_a_limiter_that_shares_a_backend_leaves_its_leases(server: FakeServer, store: ServerClient) -> None:
+    limiter = Limiter(store)
+    warm_up(limiter, store)
+    Limiter.sharing(limiter).close()
+    asyncio.run(AsyncLimiter.sharing(limiter).aclose())
+    assert usable(limiter)
+
+
+def test_sweeper_gives_back_in_the_background(tmp_path: Path) -> None:
+    with Limiter(f"shared:///{tmp_path}/counters") as limiter:
+        limit = Limit(10_000, 3_600, algorithm="fixed_window", lease=True)
+        deadline = time.monotonic() + 60
+        limiter.check(KEY, limit)
+        while not usable(limiter, limit):
+            limiter.check(KEY, limit)
+            time.sleep(0.001)
+        admitted = 10_000 - limiter.peek(KEY, limit).remaining
+        while 10_000 - limiter.peek(KEY, replace(limit, lease=False)).remaining != admitted:
+            assert time.monotonic() < deadline, "not given back"
+            time.sleep(0.05)
 
 
 @pytest.mark.parametrize("scheme", ["shared", "sqlite"])
