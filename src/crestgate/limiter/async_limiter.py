@@ -290,27 +290,23 @@ class AsyncLimiter(LimiterCore):
         try:
             if not driver.uses_coalescers:
                 return await driver.apply(batch)
-            # As `driver.apply` does, without its calls.
             decisions = self.backend.local_decisions
-            requests = batch
+            sent_at = 0
             if decisions is not None:
-                call = decisions.prepare(batch)
-                if call.replies is not None:
-                    return call.replies
-                requests = call.requests
+                sent_at = decisions.begin(batch)
+                if sent_at < 0:
+                    return decisions.answer(batch) or await driver.apply(batch)
+            # As `driver.apply` does, without its calls.
+            coalescer = driver.coalescers.get(asyncio.get_running_loop()) or await driver.open_coalescer()
+            future = coalescer.submit(batch)
             try:
-                coalescer = driver.coalescers.get(asyncio.get_running_loop()) or await driver.open_coalescer()
-                future = coalescer.submit(requests)
-                try:
-                    replies = await future
-                except asyncio.CancelledError:
-                    coalescer.abandon(requests, future)
-                    raise
-            except BaseException as error:
-                if decisions is None:
-                    raise
-                return decisions.fail(call, error)
-            return replies if decisions is None else decisions.finish(call, replies)
+                replies = await future
+            except asyncio.CancelledError:
+                coalescer.abandon(batch, future)
+                raise
+            if decisions is not None:
+                decisions.end(batch, replies, sent_at)
+            return replies
         except StoreError as error:
             return driver.fallback(error, batch)
 

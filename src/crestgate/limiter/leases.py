@@ -20,8 +20,9 @@ used for longer than MAX_SLICE_US: that is how long slices outlive a reset, or a
 clock has to run on: a machine that is suspended as a whole may use slices for so long when it wakes.
 
 The size follows the demand of this process. A slice should last for TARGET_US (DRAINING_TARGET_US where its rest would
-be lost) and for the time of a call or two. It is at most half of this process's share of what is left. The share is what this process has charged of all that was charged between two answers of the
-store, which is all that processes know of each other. Near the limit nothing is taken in advance.
+be lost) and for the time of a call or two. It is at most half of this process's share of what is left. The share is
+what this process has charged of all that was charged between two answers of the store, which is all that processes know
+of each other. Near the limit nothing is taken in advance.
 """
 
 from __future__ import annotations
