@@ -67,7 +67,7 @@ SOURCE_ONLY := tests/servers tests/model \
 # what is asked over sockets. Both builds would tell the same. Checks over a socket are also made from the source.
 COMPILED_ONLY := tests/examples tests/migration_guides tests/packaging tests/security \
 	$(addprefix tests/integration/,frameworks network service/processes test_flood.py test_fresh_clients.py \
-		test_sqlite_forks.py test_in_flight_kills.py test_reservation_kills.py) \
+		test_sqlite_forks.py test_in_flight_kills.py test_lease_kills.py test_reservation_kills.py) \
 	$(filter-out %/test_checks_http.py,$(wildcard tests/integration/service/test_*.py)) \
 	$(addprefix tests/integration/test_shared_,fork.py killed.py processes.py stopped.py) \
 	$(addprefix tests/integration/test_sql_,processes.py faults.py concurrent_retries.py upgrade.py) \

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import children, compare, front_page, imports, page, picture, resp, summaries, summary
+from benchmarks import children, compare, front_page, imports, leases, page, picture, resp, summaries, summary
 from benchmarks.frameworks import measure as frameworks
 from benchmarks.frameworks import page as frameworks_page
 from benchmarks.frameworks import picture as frameworks_picture
@@ -56,6 +56,7 @@ PARTS = {
     "peers_services": Part(peer_services.measure, peer_services_page, None, summaries.peers),
     "growth": Part(growth.measure, growth_page, growth_picture, summaries.growth),
     "frameworks": Part(frameworks.measure, frameworks_page, frameworks_picture, summaries.frameworks),
+    "leases": Part(leases.measure, leases),
     "resp": Part(resp.measure, resp, None, summaries.resp),
     "imports": Part(imports.measure, imports),
 }

@@ -27,6 +27,7 @@ PARTS = (
     "peers_services",
     "growth",
     "frameworks",
+    "leases",
     "resp",
     "imports",
 )

@@ -86,6 +86,7 @@ NAVIGATION: dict[str, list[str]] = {
         "benchmarks-growth.md",
         "benchmarks-frameworks.md",
         "benchmarks-imports.md",
+        "benchmarks-leases.md",
     ],
     "Project": [
         "CHANGELOG.md",

@@ -290,7 +290,25 @@ class AsyncLimiter(LimiterCore):
         """Send store requests; where the store fails, `on_store_error` answers."""
         driver = self.driver
         try:
-            return await driver.apply(batch)
+            if not driver.uses_coalescers:
+                return await driver.apply(batch)
+            decisions = self.backend.local_decisions
+            sent_at = 0
+            if decisions is not None:
+                sent_at = decisions.begin(batch)
+                if sent_at < 0:
+                    return decisions.answer(batch) or await driver.apply(batch)
+            # As `driver.apply` does, without its calls.
+            coalescer = driver.coalescers.get(asyncio.get_running_loop()) or await driver.open_coalescer()
+            future = coalescer.submit(batch)
+            try:
+                replies = await future
+            except asyncio.CancelledError:
+                coalescer.abandon(batch, future)
+                raise
+            if decisions is not None:
+                decisions.end(batch, replies, sent_at)
+            return replies
         except StoreError as error:
             return driver.fallback(error, batch)
 
@@ -325,7 +343,7 @@ class AsyncLimiter(LimiterCore):
             await asyncio.to_thread(self.catalog.close)
         await self.driver.drain()
         if self.owns_reservations:  # not one that shares the backend of another
-            await self.driver.end_leases()
+            await asyncio.to_thread(self.backend.end_leases)
         if self.owns_store and isinstance(self.store, RemoteStore):
             await self.store.aclose()
         else:

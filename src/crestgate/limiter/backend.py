@@ -17,9 +17,10 @@ from crestgate.errors import ConfigError, StoreClosedError, StoreError
 from crestgate.limiter.background_sender import BackgroundSender
 from crestgate.limiter.failure_policy import FailurePolicy, Fallback, is_answerable
 from crestgate.limiter.lease_sweeper import LeaseSweeper
-from crestgate.limiter.local_decisions import LeaseSteps, LocalDecisions, run_lease_steps
+from crestgate.limiter.local_decisions import LocalDecisions
 from crestgate.limiter.outages import OutageWatch
 from crestgate.limiter.thread_coalescer import ThreadCoalescer
+from crestgate.runtime.clock import MachineClock
 from crestgate.runtime.fork_safety import fork_safe_lock
 from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Op, PartialStoreError, Request, Store
 from crestgate.stores.remote_store import RemoteStore
@@ -112,26 +113,37 @@ class Backend:
             store.apply if self.coalescer is None else self.coalescer.apply
         )
         """Asks the store."""
-        self.may_lease = (
-            store.waits if isinstance(store, LocalStore) else isinstance(store, RemoteStore) and not store.rules_for({})
-        )
-        """Not in memory, where counters are at hand, and not with a service, which leases by itself."""
-        self.local_decisions: LocalDecisions | None = None
-        """What is decided without the store; None as long as that is nothing."""
-        if self.remote is not None and denial_cache:
-            self.local_decisions = LocalDecisions(store.clock.ticks, True)
-        self.lease_sweeper: LeaseSweeper | None = None
-        self.apply: Callable[[Sequence[Request]], BatchOutcomes] = self.decide
-        """Decides, here or by the store."""
-        if self.local_decisions is None and not self.may_lease:
-            self.apply = self.send
+        if observation is not None and self.coalescer is None:
+            self.send = partial(observation.send_batch, store.apply)
         self.failure = failure
         self.pressure = PressureMonitor(on_pressure)
         self.observation = observation
+        remote = isinstance(store, RemoteStore) and store.rules_for({}) is None
+        self.may_lease = remote or (isinstance(store, LocalStore) and store.waits)
+        """Not in memory, where counters are at hand, and not with a service, which decides by itself."""
+        self.local_decisions: LocalDecisions | None = None
+        """What is decided without the store; None if that is nothing."""
+        self.lease_sweeper: LeaseSweeper | None = None
+        self.apply: Callable[[Sequence[Request]], BatchOutcomes] = self.send
+        """Decides, here or by the store."""
         if observation is not None:
-            self.apply = partial(observation.apply, self, self.apply)
+            self.apply = partial(observation.apply, self, self.send)
+        if remote and denial_cache:
+            self._decide_locally().caches_denials = True
         self.sender: BackgroundSender | None = None
         """Created when a thread first has something to give back."""
+
+    def _decide_locally(self) -> LocalDecisions:
+        """From now on, decide here what can be decided here."""
+        decisions = self.local_decisions
+        if decisions is None:
+            clock = self.store.clock
+            decisions = LocalDecisions(clock.ticks, not isinstance(clock, MachineClock))
+            self.local_decisions = decisions
+            self.apply = self.decide
+            if self.observation is not None:
+                self.apply = partial(self.observation.apply, self, self.decide)
+        return decisions
 
     def answer(self, error: StoreError, batch: Sequence[Request]) -> BatchOutcomes:
         """The failure policy's replies to a batch that the store did not decide. What it takes back is sent in the
@@ -146,41 +158,36 @@ class Backend:
         return fallback.replies
 
     def decide(self, batch: Sequence[Request]) -> BatchOutcomes:
-        """Decide a batch without the store, if that is possible, and else by it."""
+        """Decide a batch here, if that is possible, and else by the store."""
         decisions = self.local_decisions
-        if decisions is None:
-            return self.send(batch)
-        replies = decisions.answer(batch)
-        if replies is not None:
-            return replies
-        if decisions.begin(batch):
-            return run_lease_steps(self.lease_steps(batch), self.send)
-        sent_at = decisions.ticks()
-        replies = self.send(batch)
-        decisions.learn(batch, replies, sent_at)
-        return replies
-
-    def lease_steps(self, batch: Sequence[Request]) -> LeaseSteps:
-        """The store calls that decide a batch with leased limits."""
-        assert self.local_decisions is not None
-        if self.lease_sweeper is not None:
-            self.lease_sweeper.start()
-        return self.local_decisions.steps(batch)
+        assert decisions is not None  # see `_decide_locally`
+        call = decisions.prepare(batch)
+        if call.replies is not None:
+            return call.replies
+        try:
+            replies = self.send(call.requests)
+        except BaseException as error:  # noqa: BLE001 - it is raised again
+            return decisions.fail(call, error)
+        return decisions.finish(call, replies)
 
     def leases(self, algorithm: Algorithm) -> bool:
-        """Whether this limit is leased. From the first one on, what was not used of slices is given back in time."""
+        """Whether this limit is leased. From the first one on, what is not used of slices is given back in time."""
         if not algorithm.lease or not self.may_lease:
             return False
-        if self.local_decisions is None:
-            self.local_decisions = LocalDecisions(self.store.clock.ticks, False)
+        decisions = self._decide_locally()
         if self.lease_sweeper is None:
-            self.lease_sweeper = LeaseSweeper(self.local_decisions, self.send, self.store.clock)
+            self.lease_sweeper = LeaseSweeper(decisions, self.send, self.store.clock)
+            decisions.start_sweeper = self.lease_sweeper.start
+            decisions.leases = True
         return True
+
+    def end_leases(self) -> None:
+        """Before the store is closed: give back what was not used of slices."""
+        if self.lease_sweeper is not None:
+            self.lease_sweeper.close()
 
     def drain(self) -> None:
         """Before the store is closed: wait until what must be given back was sent, one timeout at most."""
-        if self.lease_sweeper is not None:
-            self.lease_sweeper.close()
         if self.sender is not None and self.remote is not None:
             self.sender.wait(time.monotonic() + self.remote.timeout)
 
@@ -200,12 +207,12 @@ class Backend:
 
     def try_apply(self, batch: Sequence[Request]) -> BatchOutcomes | None:
         """The outcomes that are there without waiting for a store; None when they are not, and nothing was done."""
-        decisions = self.local_decisions
-        if decisions is not None:
-            replies = decisions.answer(batch)
-            if replies is not None or decisions.begin(batch):
-                return replies
         local = self.local
+        decisions = self.local_decisions
+        if decisions is not None and self.observation is None:
+            replies = decisions.answer(batch)
+            if replies is not None or local is None or decisions.is_leased(batch):
+                return replies
         if local is None:
             return None
         try:

@@ -1,17 +1,21 @@
 # mypyc: compile
-"""Denials that are known to last: a counter that has denied a request denies it here, until it may admit it.
+"""Denials that are known to last: a full counter denies requests here, until it may have room for one.
 
-So an attack costs its store one call for each counter and second. Nothing else changes: a counter that denied cost 1 with
-`retry_after` T admits nothing before T, unless somebody gives back, resets it, or raises the limit. What this process
-does of that ends the denial at once; what others do ends it after MAX_DENIAL_US, which is how long a denial is kept.
+So an attack costs its store one call for each counter and second, and nothing else changes. A counter that has nothing
+remaining admits no request of any cost before the time T at which it admits one of cost 1, and has nothing remaining
+until then, whatever others ask it: only a reset, a give-back or another limit ends that earlier.
 
-    same cost           every algorithm
-    higher costs        fixed and calendar windows, which deny them equally long, and token bucket, leaky bucket and
-                        gcra, which drain at a steady rate; other algorithms are asked
-    in-flight limits    never: a slot is usually released long before its time to live ends
+    reset, give-back     by this process: the denial ends at once; by others: within MAX_DENIAL_US
+    another limit        is another denial: the store is asked
+    T is not known       of costs above 1, except for windows, which end for all costs alike, and for token bucket,
+                         leaky bucket and gcra, which drain at a steady rate: the store is asked
+    something remaining  requests of lower costs may be admitted meanwhile: the store is asked
+    in-flight limits     never: a slot is usually released long before its time to live ends
 
-Times are the machine's. A denial ends counted from before the request was sent, so that nothing is denied too long, and
-`retry_after` is counted from when the answer was there, so that nobody is told to come back too early.
+Of a chain, the other limits have the numbers that they had when it was denied, at most MAX_DENIAL_US ago.
+
+Times are the machine's. A denial ends counted from before its request was sent, so nothing is denied for too long, and
+`retry_after` is counted from when its answer was there, so nobody is told to come back too early.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from crestgate.stores.port import Member, Outcome
 __all__ = ["MAX_DENIALS", "MAX_DENIAL_US", "DenialCache"]
 
 MAX_DENIAL_US: Final = 1_000_000
-"""How long a denial is known at most: what other processes give back or reset counts here after that."""
+"""How long a denial is known at most."""
 MIN_DENIAL_US: Final = 1_000
 """Shorter ones are over when the next request comes."""
 MAX_DENIALS: Final = 10_000
@@ -37,31 +41,32 @@ MAX_DENIALS: Final = 10_000
 
 @final
 class Denial:
-    """The last answer of a store about a counter: a denial, or (`ends_at` 0) what a request was denied beside."""
+    """The last answer of a store about a counter: that it is full until `ends_at`; or what a request was denied beside,
+    until `ends_at` too."""
 
     __slots__ = ("algorithm", "answered_at", "cost", "decision", "ends_at")
 
-    def __init__(self, member: Member, decision: Decision, ends_at: int, answered_at: int) -> None:
-        self.algorithm = member.algorithm
-        self.cost = member.cost
+    def __init__(self, algorithm: Algorithm, cost: int, decision: Decision, ends_at: int, answered_at: int) -> None:
+        self.algorithm = algorithm
+        self.cost = cost
         self.decision = decision
         self.ends_at = ends_at
         self.answered_at = answered_at
 
-    def wait(self, cost: int, now: int) -> int:
-        """Microseconds until a request of this cost may be admitted; 0 if that is not known."""
-        if now >= self.ends_at or cost < self.cost:
-            return 0
-        wait = self.decision.wait_us
+    def outcome(self, algorithm: Algorithm, cost: int, now: int) -> Outcome | None:
+        """What the store would answer; None if that is not known."""
+        decision = self.decision
+        if not self.answered_at <= now < self.ends_at:
+            return None
+        passed = now - self.answered_at
+        reset = max(decision.reset_us - passed, 0)
+        if decision.allowed:
+            return Outcome(Decision(algorithm, True, decision.remaining, 0, reset, decision.detail), 0)
+        wait = wait_for(algorithm, decision.wait_us, self.cost, cost)
         if wait is None:
-            return 0
-        if cost > self.cost:
-            algorithm = self.algorithm
-            if isinstance(algorithm, Level):
-                wait += -(-(cost - self.cost) * algorithm.unit // algorithm.rate) * algorithm.tick
-            elif algorithm.limit.algorithm != "fixed_window":
-                return 0
-        return wait - (now - self.answered_at)
+            return None
+        wait -= passed
+        return Outcome(Decision(algorithm, False, 0, wait, max(reset, wait), decision.detail), 0)
 
 
 @final
@@ -78,44 +83,44 @@ class DenialCache:
         outcomes: list[Outcome] = []
         denied = False
         for member in members:
-            known = self.denials.get((member.key, member.algorithm.name))
+            algorithm = member.algorithm
+            known = self.denials.get((member.key, algorithm.name))
             if (
                 known is None
-                or not _is_same(known.algorithm, member.algorithm)
+                or not (known.algorithm is algorithm or known.algorithm.limit == algorithm.limit)
                 or not member.binds
-                or not 0 < member.cost <= member.algorithm.ceiling
+                or not 0 < member.cost <= algorithm.ceiling
             ):
                 return None
-            decision = known.decision
-            wait = known.wait(member.cost, now)
-            denies = wait > 0
-            if not denies and (not decision.allowed or now - known.answered_at > MAX_DENIAL_US):
+            outcome = known.outcome(algorithm, member.cost, now)
+            if outcome is None:
                 return None
-            denied = denied or denies
-            reset = max(decision.reset_us - (now - known.answered_at), wait)
-            outcomes.append(
-                Outcome(Decision(member.algorithm, not denies, decision.remaining, wait, reset, decision.detail), 0)
-            )
+            denied = denied or not outcome.decision.allowed
+            outcomes.append(outcome)
         return outcomes if denied else None
 
     def learn(self, members: Sequence[Member], outcomes: Sequence[Outcome], sent_at: int, now: int) -> None:
         """Note the store's answer to a request that it denied."""
         for index, member in enumerate(members):
             decision = outcomes[index].decision
-            wait = decision.wait_us
-            counter = (member.key, member.algorithm.name)
+            algorithm = member.algorithm
+            counter = (member.key, algorithm.name)
             if (
                 not member.binds
-                or member.algorithm.holds
+                or algorithm.holds
                 or self.ended.get(counter, -1) >= sent_at
                 or decision.reason not in ("ok", "limited")  # the failure policy's
             ):
                 continue
             if decision.allowed:
-                if len(members) > 1:
-                    self.denials[counter] = Denial(member, decision, 0, now)
-            elif wait is not None and wait >= MIN_DENIAL_US:
-                self.denials[counter] = Denial(member, decision, sent_at + min(wait, MAX_DENIAL_US), now)
+                lasts = MAX_DENIAL_US if len(members) > 1 else 0
+            else:
+                lasts = 0
+                if decision.remaining == 0 and 0 < member.cost <= algorithm.ceiling:
+                    lasts = wait_for(algorithm, decision.wait_us, member.cost, 1) or 0
+                    lasts = min(lasts - lasts // 1000, MAX_DENIAL_US)  # clocks differ a little in speed
+            if lasts >= MIN_DENIAL_US:
+                self.denials[counter] = Denial(algorithm, member.cost, decision, sent_at + lasts, now)
 
     def end(self, key: str, name: str, now: int) -> None:
         """A counter was reset, or got something back."""
@@ -123,5 +128,13 @@ class DenialCache:
         self.ended[key, name] = now
 
 
-def _is_same(known: Algorithm, algorithm: Algorithm) -> bool:
-    return known is algorithm or known.limit == algorithm.limit
+def wait_for(algorithm: Algorithm, wait: int | None, cost: int, other: int) -> int | None:
+    """The wait of another cost on a full counter, from that of this one; None where it cannot be computed. It is exact
+    for a window, and of one that drains at most a tick too long for a higher cost, or too short for a lower one."""
+    if wait is None or cost == other:
+        return wait
+    if isinstance(algorithm, Level):
+        if other > cost:
+            return wait - (cost - other) * algorithm.unit // algorithm.rate * algorithm.tick
+        return wait + (other - cost) * algorithm.unit // algorithm.rate * algorithm.tick
+    return wait if algorithm.limit.algorithm == "fixed_window" else None

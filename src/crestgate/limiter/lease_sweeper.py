@@ -1,7 +1,7 @@
 """Gives back what was not used of slices in time, as long as a limiter has leased limits.
 
 A thread of its own, because an idle process makes no calls with which the rest could go. It ends with the limiter, and
-when the limiter is forgotten. Virtual clocks are swept by whoever moves them.
+when the limiter is forgotten. On a virtual clock there is none: what was not used goes back with the next call.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ class LeaseSweeper:
     ) -> None:
         self._decisions = decisions
         self._send = send
-        self._idle = isinstance(clock, MachineClock)
+        self._needs_thread = isinstance(clock, MachineClock)
+        self._idle = self._needs_thread
         """Whether a thread is needed, and there is none in this process."""
         self._stop = threading.Event()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """In a forked child, which has none of the parent's threads."""
-        self._idle = self._idle or not self._stop.is_set()
+        """In a forked child, which has none of the parent's threads; and when the thread ends."""
+        self._idle = self._needs_thread
         self._stop = threading.Event()
 
     def start(self) -> None:
@@ -54,20 +55,22 @@ class LeaseSweeper:
 
     def sweep(self) -> None:
         """Give back what was not used of slices that have ended."""
-        for _ in range(-(-len(self._decisions.table.leases) // SWEEP_LEASES)):
+        for _ in range(1 + len(self._decisions.table.leases) // SWEEP_LEASES):
             self._give_back(self._decisions.sweep(SWEEP_LEASES))
 
     def close(self) -> None:
         """End all leases, and give back what was not used. Never raises a StoreError."""
-        self._idle = False
         self._stop.set()
+        self.renew()  # for a limiter that goes on, because its store is not its own
         self._give_back(self._decisions.end_all())
 
     def _give_back(self, requests: Sequence[Request]) -> None:
         for start in range(0, len(requests), MAX_BATCH):
             batch = requests[start : start + MAX_BATCH]
             try:
-                self._decisions.learn(batch, self._send(batch), 0)
+                self._decisions.end_denials(batch)
+                self._send(batch)
+                self._decisions.end_denials(batch)
             except CrestgateError as error:
                 _log.warning("cannot give back unused slices of %d limits: %s", len(batch), error)
 

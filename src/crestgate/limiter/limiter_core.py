@@ -91,8 +91,7 @@ class LimiterCore:
         observer: Observer | None = None,
         denial_cache: bool = True,
     ) -> None:
-        if not isinstance(denial_cache, bool):
-            raise ConfigError(f"denial_cache must be True or False, not {denial_cache!r}")
+        _check_denial_cache(denial_cache)
         if on_pressure is not None and not callable(on_pressure):
             raise ConfigError(f"on_pressure must be a callable that takes a PressureEvent, not {on_pressure!r}")
         if clock is not None and (isinstance(clock, type) or not callable(getattr(clock, "ticks", None))):
@@ -135,7 +134,7 @@ class LimiterCore:
             self.evaluator = evaluator_of(catalog, self.backend)
             if observation is not None:
                 self.evaluator = observation.evaluator(self.evaluator)
-        self.owns_catalog, self.owns_reservations = False, True
+        self.owns_catalog, self.owns_reservations = False, True  # and leases: those of the backend
         self.settings: Settings | None = None
         """The configuration that this limiter was built from, if any."""
         self.has_fixed_limits = plans is None
@@ -401,6 +400,7 @@ class LimiterCore:
     def _close_store(self) -> None:
         if self.owns_reservations:
             self.reservations.close()
+            self.backend.end_leases()
         self.backend.drain()
         if self.owns_store:
             self.store.close()
@@ -411,6 +411,11 @@ def _observation(observer: Observer, store: Store) -> Observation:
     from crestgate.limiter.observation import Observation
 
     return Observation(observer, store)
+
+
+def _check_denial_cache(denial_cache: bool) -> None:
+    if not isinstance(denial_cache, bool):
+        raise ConfigError(f"denial_cache must be True or False, not {denial_cache!r}")
 
 
 def _no_rules() -> ConfigError:

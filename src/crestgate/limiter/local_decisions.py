@@ -1,352 +1,373 @@
 # mypyc: compile
 """What a limiter decides without its store: from slices of leased limits, and by denials that are known to last.
 
-`answer` decides a single request at once, or not at all. Anything else with a leased limit takes store calls, `steps`,
-which drivers with and without `await` carry out:
+`prepare` decides a batch here as a whole, or says what to ask the store, in one call:
 
-    1. charge slices for what those at hand do not cover, and give back those that have ended
-    2. decide each request by its leased limits, all or nothing
-    3. ask the store about its other limits; where they deny, the leased ones get their units back
+    1. give-backs of slices that the store must know of, to decide exactly
+    2. the requests themselves, as they are: the store's answer is exact, whatever is known here
+    3. charges of new slices, for the requests that come next
 
-A request with an idempotency record, a shadow limit and a cost of 0 are the store's alone.
+A request is decided from slices if all of its limits are leased. Where one of them is not, the store must be asked
+anyway, and decides them all. The same holds for a request with an idempotency record or a shadow limit, and for cost 0.
+
+A caller that fails, or is cancelled, loses nothing but what the store may have charged: that is never used here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from typing import TypeAlias, final
+from collections.abc import Callable, Sequence
+from typing import Final, final
 
 from crestgate.core.decision import Decision
 from crestgate.errors import StoreError
 from crestgate.limiter.denial_cache import DenialCache
-from crestgate.limiter.leases import Lease, LeaseTable, gives_back
-from crestgate.runtime.fork_safety import fork_safe_lock, renew_after_fork
+from crestgate.limiter.leases import Lease, LeaseTable
+from crestgate.runtime.fork_safety import Renewal, fork_safe_lock
 from crestgate.stores.port import BatchOutcomes, Member, Op, Outcome, PartialStoreError, Request
 
-__all__ = ["LeaseSteps", "LocalDecisions", "run_lease_steps"]
-
-LeaseSteps: TypeAlias = Generator[Sequence[Request], BatchOutcomes, BatchOutcomes]
-"""Yields batches for the store, and returns the outcomes of the requests. A StoreError of a batch is thrown in."""
-Item: TypeAlias = "Outcome | StoreError"
+__all__ = ["LocalDecisions", "StoreCall"]
 
 
 @final
 class Refill:
-    """What the requests of a batch need of one leased counter, and what the store has said."""
+    """A charge of a new slice."""
 
-    __slots__ = ("amount", "claimed", "denial", "error", "granted", "lease", "needed", "tick")
+    __slots__ = ("amount", "lease")
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: Lease, amount: int) -> None:
         self.lease = lease
-        self.claimed = 0
-        """Units of the slices at hand."""
-        self.needed = 0
-        """Units beyond them."""
-        self.amount = 0
-        """What the store was asked for."""
-        self.granted = 0
-        """Units that it has charged just now for these requests."""
-        self.tick = 0
-        self.denial: Outcome | None = None
-        self.error: StoreError | None = None
+        self.amount = amount
 
 
 @final
-class LeasedCheck:
-    """One request of a batch, the positions of its leased limits, and their outcomes."""
+class Answer:
+    """What a call has charged to a leased counter, and what the store said last."""
 
-    __slots__ = ("own", "positions", "request", "sent")
+    __slots__ = ("charged", "decision", "lease")
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.sent = request
-        """What the store is asked after all."""
-        self.positions: list[int] = []
-        self.own: dict[int, Item] = {}
-        """Outcomes that were decided here, by position."""
+    def __init__(self, lease: Lease, charged: int, decision: Decision) -> None:
+        self.lease = lease
+        self.charged = charged
+        self.decision = decision
 
-    def admitted(self) -> bool:
-        """Whether its leased limits have charged it."""
-        for item in self.own.values():
-            if not isinstance(item, Outcome) or not item.decision.allowed:
-                return False
-        return bool(self.own) and self.sent.op is Op.TAKE
+
+@final
+class StoreCall:
+    """A batch that the store decides, wholly; or that was decided, if it has `replies`."""
+
+    __slots__ = ("batch", "first", "leased", "refills", "replies", "requests", "sent_at")
+
+    def __init__(self, batch: Sequence[Request], sent_at: int, replies: BatchOutcomes | None) -> None:
+        self.batch = batch
+        self.sent_at = sent_at
+        self.replies = replies
+        self.requests = batch
+        """What the store is asked."""
+        self.first = 0
+        """The position of the batch in it."""
+        self.refills: list[Refill] = []
+        """What follows the batch."""
+        self.leased = False
+        """Whether anything in it is leased."""
 
 
 @final
 class LocalDecisions:
     """The slices and denials of one process, for all limiters that share a backend."""
 
-    def __init__(self, ticks: Callable[[], int], with_denials: bool) -> None:
+    def __init__(self, ticks: Callable[[], int], carries_returns: bool) -> None:
         self.ticks = ticks
+        self.carries_returns = carries_returns
+        """Whether calls take all give-backs with them, because no thread sends them."""
         self.lock = fork_safe_lock()
         self.table = LeaseTable()
-        self.denials = DenialCache() if with_denials else None
+        self.denials = DenialCache()
+        self.leases = False
+        """Whether there are leased limits."""
+        self.caches_denials = False
         self.denied_locally = 0
         """Requests that were denied without the store."""
         self.leased_locally = 0
         """Requests that were decided from slices, without the store."""
-        renew_after_fork(self)
+        self.start_sweeper: Callable[[], None] = _do_nothing
+        """Called when there is something that may have to be given back."""
+        self.renewal = Renewal(self.renew)
 
     def renew(self) -> None:
         """In a forked child: the slices are the parent's."""
         self.table = LeaseTable()
 
+    def knows_any(self) -> bool:
+        """Whether there is anything that could be decided here."""
+        return bool(self.denials.denials) or bool(self.table.leases)
+
     def answer(self, batch: Sequence[Request]) -> BatchOutcomes | None:
-        """The outcomes of a single request, if it can be decided here at once; None, and nothing was done, if not."""
-        denials = self.denials
-        known = denials is not None and bool(denials.denials)
-        if len(batch) != 1 or not (known or self.table.leases):
+        """The outcomes of a batch that can be decided here; None, and nothing was done, if it cannot."""
+        if not self.knows_any():
             return None
+        with self.lock:
+            return self._answer(batch, self.ticks())
+
+    def is_leased(self, batch: Sequence[Request]) -> bool:
+        """Whether a batch has leased limits."""
+        if self.leases:
+            for request in batch:
+                for member in request.members:
+                    if member.algorithm.lease:
+                        return True
+        return False
+
+    def _answer(self, batch: Sequence[Request], now: int) -> BatchOutcomes | None:
+        denials = self.denials
+        known = bool(denials.denials)
+        outcomes: list[list[Outcome]] = []
+        taken = 0
+        for request in batch:
+            if request.op is not Op.TAKE or request.record is not None:
+                return None
+            denied = denials.answer(request.members, now) if known else None
+            if denied is None:
+                if not self.leases:
+                    return None
+                taken += 1
+                denied = []
+            outcomes.append(denied)
+        if taken and not self._take(batch, outcomes, now):
+            return None
+        self.leased_locally += taken
+        self.denied_locally += len(outcomes) - taken
+        return outcomes
+
+    def _take(self, batch: Sequence[Request], outcomes: list[list[Outcome]], now: int) -> bool:
+        """Take from slices what requests without outcomes cost, all or nothing."""
+        find = self.table.find
+        if len(batch) == 1 and len(batch[0].members) == 1:
+            member = batch[0].members[0]
+            lease = find(member) if _is_leased(member) else None
+            if lease is None or lease.usable(now) < member.cost:
+                return False
+            outcomes[0] = [lease.take(member.cost, now)]
+            return True
+        needed: dict[tuple[str, str], int] = {}
+        for index, request in enumerate(batch):
+            if outcomes[index]:
+                continue
+            for member in request.members:
+                lease = find(member) if _is_leased(member) else None
+                if lease is None:
+                    return False
+                counter = (member.key, member.algorithm.name)
+                cost = needed.get(counter, 0) + member.cost
+                if lease.usable(now) < cost:
+                    return False
+                needed[counter] = cost
+        for index, request in enumerate(batch):
+            if not outcomes[index]:
+                for member in request.members:
+                    lease = find(member)
+                    assert lease is not None  # found just before, under the same lock
+                    outcomes[index].append(lease.take(member.cost, now))
+        return True
+
+    def begin(self, batch: Sequence[Request]) -> int:
+        """The time, if a batch is one request of which nothing is known or leased, so that it is sent as it is; else
+        -1. Pass that time to `end`. For the most common requests, which pay no more than this."""
+        if len(batch) != 1 or self.leases:
+            return -1
         request = batch[0]
         if request.op is not Op.TAKE or request.record is not None:
-            return None
-        members = request.members
-        now = self.ticks()
-        with self.lock:
-            if known and denials is not None:
-                denied = denials.answer(members, now)
-                if denied is not None:
-                    self.denied_locally += 1
-                    return [denied]
-            outcomes: list[Outcome] = []
-            for member in members:
-                lease = self.table.find(member) if _is_leased(member) else None
-                outcome = None if lease is None else lease.take(member.cost, now)
-                if outcome is None:
-                    self._put_back(members[: len(outcomes)], now)
-                    return None
-                outcomes.append(outcome)
-            self.leased_locally += 1
-        return [outcomes]
-
-    def begin(self, batch: Sequence[Request]) -> bool:
-        """Before a batch is sent: end what it makes untrue. Whether it needs `steps`, because a limit is leased."""
-        leased = False
-        for request in batch:
+            return -1
+        known = self.denials.denials
+        if known:
             for member in request.members:
-                if member.algorithm.lease:
-                    leased = True
-            if request.op is Op.RESET or request.op is Op.GIVE_BACK:
-                self._end_denials(request)
-        return leased
+                if (member.key, member.algorithm.name) in known:
+                    return -1
+        return self.ticks()
 
-    def learn(self, batch: Sequence[Request], replies: BatchOutcomes, sent_at: int) -> None:
-        """Note what the store has answered to a batch that was sent at this time."""
-        denials = self.denials
-        if denials is None:
-            return
-        for index, request in enumerate(batch):
-            op = request.op
-            if op is Op.TAKE:
-                outcomes = replies[index]
-                if request.record is None and len(outcomes) == len(request.members) and _is_denied(request, outcomes):
+    def end(self, batch: Sequence[Request], replies: BatchOutcomes, sent_at: int) -> None:
+        """Note the store's answer to what has begun at this time."""
+        outcomes = replies[0]
+        for outcome in outcomes:
+            if not outcome.decision.allowed:
+                if is_denied(batch[0], outcomes):
                     with self.lock:
-                        denials.learn(request.members, outcomes, sent_at, self.ticks())
-            elif op is Op.RESET or op is Op.GIVE_BACK:
-                self._end_denials(request)
+                        self.denials.learn(batch[0].members, outcomes, sent_at, self.ticks())
+                return
 
-    def steps(self, batch: Sequence[Request]) -> LeaseSteps:
-        """Decide requests of which some have leased limits."""
-        refills: dict[tuple[str, str], Refill] = {}
+    def prepare(self, batch: Sequence[Request]) -> StoreCall:
+        """Decide a batch, or say what to ask the store. Pass its answer to `finish`, or its error to `fail`."""
+        if not self.leases:
+            now = self.ticks()
+            if self.denials.denials:
+                with self.lock:
+                    replies = self._answer(batch, now)
+                if replies is not None:
+                    return StoreCall(batch, now, replies)
+            self.end_denials(batch)
+            return StoreCall(batch, now, None)
+        self.end_denials(batch)
         with self.lock:
             now = self.ticks()
-            checks = [self._prepare(request, refills, now) for request in batch]
-            returns = self.table.take_returns()
-            asked = [refill for refill in refills.values() if refill.needed]
-            for refill in asked:
-                refill.amount = max(refill.lease.next_size(refill.needed, now), refill.needed)
-                refill.lease.refilling = True
-        if asked:
-            sent_at = now
-            takes = [
-                Request(Op.TAKE, [Member(refill.lease.key, refill.lease.algorithm, refill.amount)]) for refill in asked
-            ]
-            answers: list[Item] = []
-            try:
-                replies = yield [*returns, *takes]
-                answers += [replies[len(returns) + i][0] for i in range(len(takes))]
-                self.learn(returns, replies[: len(returns)], sent_at)
-            except PartialStoreError as error:
-                answers += [error.outcomes[len(returns) + i][0] for i in range(len(takes))]
-            except StoreError as error:
-                answers += [error for _ in takes]
-            finally:
-                for refill in asked:
-                    refill.lease.refilling = False
-            returns = []
-            with self.lock:
-                for refill, answer in zip(asked, answers, strict=True):
-                    self._absorb(refill, answer, sent_at)
-        with self.lock:
-            now = self.ticks()
-            for check in checks:
-                self._take(check, refills, now)
-            for refill in refills.values():  # of a request that another of its limits has denied
-                if refill.granted:
-                    refill.lease.put_back(refill.granted, now)
-        return (yield from self._ask(checks, returns))
+            replies = self._answer(batch, now)
+            call = StoreCall(batch, now, replies)
+            if replies is None:
+                self._add_leases(call, now)
+        if call.refills:
+            self.start_sweeper()
+        return call
 
-    def _prepare(self, request: Request, refills: dict[tuple[str, str], Refill], now: int) -> LeasedCheck:
-        """Count what a request needs of leased counters."""
-        check = LeasedCheck(request)
-        op = request.op
-        if op is Op.RESET:
+    def _add_leases(self, call: StoreCall, now: int) -> None:
+        """Add to a call what leased limits need."""
+        returns: list[Request] = []
+        for request in call.batch:
+            op = request.op
+            decided_here = op is Op.TAKE and request.record is None
             for member in request.members:
-                self.table.end(member.key, member.algorithm.name, was_reset=True)
-        elif op is Op.GIVE_BACK:
-            check.sent = self._return_to_slices(request, now)
-        elif op is Op.TAKE and request.record is None:
-            for position, member in enumerate(request.members):
-                lease = self.table.open(member, now) if _is_leased(member) else None
-                if lease is None:
+                if not _is_leased(member):
+                    decided_here = False
+            for member in request.members:
+                if not member.algorithm.lease:
                     continue
-                counter = (member.key, member.algorithm.name)
-                refill = refills.get(counter)
-                if refill is None:
-                    refill = refills[counter] = Refill(lease)
-                if lease.usable(now) - refill.claimed >= member.cost:
-                    refill.claimed += member.cost
-                elif lease.refilling:
-                    continue
-                else:
-                    refill.needed += member.cost
-                check.positions.append(position)
-        return check
+                call.leased = True
+                if op is Op.RESET:
+                    self.table.end(member.key, member.algorithm.name, was_reset=True)
+                elif op is Op.GIVE_BACK and request.record is None:  # with one it may be a repeat
+                    lease = self.table.find(member)
+                    if lease is not None:
+                        lease.give_back(member, now)
+                elif op is Op.TAKE and member.cost:
+                    lease = self.table.open(member, now) if decided_here else self.table.find(member)
+                    if lease is not None:
+                        self._refill(call, lease, member.cost, decided_here, returns, now)
+        if self.carries_returns:
+            returns += self.table.take_returns()
+        if returns or call.refills:
+            takes = [
+                Request(Op.TAKE, [Member(refill.lease.key, refill.lease.algorithm, refill.amount)])
+                for refill in call.refills
+            ]
+            call.first = len(returns)
+            call.requests = [*returns, *call.batch, *takes]
 
-    def _return_to_slices(self, request: Request, now: int) -> Request:
-        """A give-back, of which buckets get back in the store what was not charged by a slice: see leases.py."""
-        members: list[Member] = []
-        for member in request.members:
-            lease = self.table.find(member) if member.algorithm.lease else None
-            if lease is not None and not lease.gives_back:
-                lease.put_back(member.amount, now)
-            if member.algorithm.lease and not gives_back(member.algorithm):
-                member = Member(member.key, member.algorithm, member.cost, True, member.tick, 0, None, member.token)
-            members.append(member)
-        return Request(request.op, members, request.record, request.group)
+    def _refill(
+        self, call: StoreCall, lease: Lease, cost: int, decided_here: bool, returns: list[Request], now: int
+    ) -> None:
+        """Before the store decides on a leased counter: let it know what is left here, if that matters, and charge what
+        is needed next."""
+        lease.touched_at = now
+        usable = lease.usable(now)
+        near = not decided_here or lease.remaining <= usable + cost
+        ended = lease.end_slices(_FOREVER if usable and near and not lease.drains else now)
+        if ended is not None:
+            returns.append(ended)
+        if decided_here and usable < cost and not lease.refilling:
+            amount = lease.next_size(now)
+            if amount > 0:
+                lease.refilling = True
+                call.refills.append(Refill(lease, amount))
 
-    def _absorb(self, refill: Refill, answer: Item, sent_at: int) -> None:
-        """Take note of the store's answer to a charge of a slice."""
-        if not isinstance(answer, Outcome):
-            refill.error = answer
-            return
-        decision = answer.decision
-        refill.lease.learn(decision, refill.amount, sent_at)
-        if decision.allowed:
-            refill.granted = refill.needed
-            refill.tick = answer.tick
-            refill.lease.add(refill.amount, refill.needed, answer, sent_at)
-        else:
-            refill.denial = answer
-
-    def _take(self, check: LeasedCheck, refills: dict[tuple[str, str], Refill], now: int) -> None:
-        """Decide a request by its leased limits. What cannot be decided here is left to the store."""
-        members = check.request.members
-        if not check.positions:
-            return
-        denied = False
-        for position in check.positions:
-            member = members[position]
-            refill = refills[member.key, member.algorithm.name]
-            lease = refill.lease
-            taken = lease.take(member.cost, now)
-            if taken is not None:
-                check.own[position] = taken
-            elif refill.granted >= member.cost:
-                refill.granted -= member.cost
-                check.own[position] = lease.outcome(lease.usable(now), True, refill.tick, now)
-            elif refill.error is not None:
-                check.own[position] = refill.error
-            elif refill.denial is not None and refill.amount == member.cost:
-                check.own[position] = refill.denial
-                denied = True
-        rest = [member for position, member in enumerate(members) if position not in check.own]
-        if denied:
-            for position, item in check.own.items():
-                if isinstance(item, Outcome) and item.decision.allowed:
-                    member = members[position]
-                    lease = refills[member.key, member.algorithm.name].lease
-                    lease.put_back(member.cost, now)
-                    check.own[position] = lease.outcome(lease.usable(now), True, 0, now)
-        check.sent = Request(Op.PEEK if denied else Op.TAKE, rest)
-
-    def _ask(self, checks: Sequence[LeasedCheck], returns: Sequence[Request]) -> LeaseSteps:
-        """Ask the store for all that was not decided here, and put the outcomes together."""
-        asked = [check for check in checks if check.sent.members or not check.own]
-        answers: Sequence[Sequence[Item]] = []
-        if asked:
-            requests = [*returns, *[check.sent for check in asked]]
-            sent_at = self.ticks()
-            try:
-                replies = yield requests
-                self.learn(requests, replies, sent_at)
-                answers = replies[len(returns) :]
-            except PartialStoreError as error:
-                answers = error.outcomes[len(returns) :]
-            except BaseException:
-                for check in checks:
-                    if check.admitted():
-                        self._put_back_own(check)
-                raise
-        by_check = {id(check): answer for check, answer in zip(asked, answers, strict=True)}
-        merged = [self._merge(check, by_check.get(id(check), ())) for check in checks]
-        for items in merged:
-            for item in items:
-                if not isinstance(item, Outcome):
-                    raise PartialStoreError(merged)
-        return [[item for item in items if isinstance(item, Outcome)] for items in merged]
-
-    def _merge(self, check: LeasedCheck, answer: Sequence[Item]) -> list[Item]:
-        """The outcomes of a request, in the order of its members."""
-        request = check.request
-        if not check.own:
-            items = list(answer)
-            if request.op is Op.PEEK:
-                self._add_slices(request, items)
-            return items
-        for item in answer:
-            if isinstance(item, Outcome) and not item.decision.allowed and check.admitted():
-                self._put_back_own(check)
-                break
-        rest = iter(answer)
-        return [check.own[i] if i in check.own else next(rest) for i in range(len(request.members))]
-
-    def _add_slices(self, request: Request, items: list[Item]) -> None:
-        """What a look at leased counters would find here."""
-        with self.lock:
-            now = self.ticks()
-            for position, member in enumerate(request.members):
-                item = items[position] if position < len(items) else None
-                lease = self.table.find(member) if member.algorithm.lease else None
-                usable = 0 if lease is None else lease.usable(now)
-                if usable and isinstance(item, Outcome):
-                    decision = item.decision
-                    allowed = decision.allowed or usable >= member.cost
-                    wait = 0 if allowed else decision.wait_us
-                    decision = Decision(
-                        member.algorithm, allowed, decision.remaining + usable, wait, decision.reset_us, None
-                    )
-                    items[position] = Outcome(decision, item.tick, item.token)
-
-    def _end_denials(self, request: Request) -> None:
-        denials = self.denials
-        if denials is not None:
+    def finish(self, call: StoreCall, replies: BatchOutcomes) -> BatchOutcomes:
+        """Note the store's answer to a call; the outcomes of its batch."""
+        batch = call.batch
+        own = replies
+        if call.leased:
+            own = replies[call.first : call.first + len(batch)]
             with self.lock:
-                now = self.ticks()
-                for member in request.members:
-                    denials.end(member.key, member.algorithm.name, now)
+                self._note(call, replies)
+        if self.caches_denials:
+            for index, request in enumerate(batch):
+                if request.op is not Op.TAKE:
+                    self.end_denials(batch)
+                    break
+                if request.record is None and is_denied(request, own[index]):
+                    with self.lock:
+                        self.denials.learn(request.members, own[index], call.sent_at, self.ticks())
+        return own
 
-    def _put_back_own(self, check: LeasedCheck) -> None:
+    def fail(self, call: StoreCall, error: BaseException) -> BatchOutcomes:
+        """The store has not decided a call: the outcomes of its batch if only something else failed, else the error."""
+        self.end_denials(call.batch)
+        if not call.leased:
+            raise error
+        if not isinstance(error, PartialStoreError):
+            with self.lock:
+                for refill in call.refills:
+                    refill.lease.refilling = False
+            raise error
         with self.lock:
-            self._put_back([check.request.members[position] for position in check.own], self.ticks())
+            self._note(call, error.outcomes)
+        parts = error.outcomes[call.first : call.first + len(call.batch)]
+        decided = [[item for item in part if isinstance(item, Outcome)] for part in parts]
+        for index, part in enumerate(parts):
+            if len(decided[index]) < len(part):
+                partial = PartialStoreError(parts)
+                partial.deadline = error.deadline
+                raise partial from error
+        return decided
 
-    def _put_back(self, members: Sequence[Member], now: int) -> None:
-        """Give units of requests that were not admitted after all back to their slices."""
-        for member in members:
-            lease = self.table.find(member)
-            if lease is not None:
-                lease.put_back(member.cost, now)
+    def _note(self, call: StoreCall, replies: Sequence[Sequence[Outcome | StoreError]]) -> None:
+        """Keep what the store has charged for slices, and what it has said of leased counters."""
+        answers: dict[tuple[str, str], Answer] = {}
+        for index, request in enumerate(call.batch):
+            reply = replies[call.first + index]
+            if len(reply) == len(request.members):  # else it is a replay
+                self._note_request(request, reply, call.sent_at, answers)
+        for index, refill in enumerate(call.refills):
+            lease = refill.lease
+            lease.refilling = False
+            item = replies[call.first + len(call.batch) + index][0]
+            if not isinstance(item, Outcome) or not self.table.knows(lease):
+                continue  # or it was reset meanwhile
+            taken = refill.amount if item.tick else 0
+            if taken:
+                lease.size = taken
+                lease.add(taken, item, call.sent_at)
+            _add_answer(answers, lease, taken, item.decision)
+        now = self.ticks()
+        for answer in answers.values():
+            answer.lease.learn(answer.decision, answer.charged, call.sent_at, now)
+
+    def _note_request(
+        self,
+        request: Request,
+        reply: Sequence[Outcome | StoreError],
+        sent_at: int,
+        answers: dict[tuple[str, str], Answer],
+    ) -> None:
+        denied = is_denied(request, reply)
+        for position, member in enumerate(request.members):
+            item = reply[position]
+            if not member.algorithm.lease or not isinstance(item, Outcome):
+                continue
+            if request.op is Op.RESET:
+                self.table.end(member.key, member.algorithm.name, was_reset=True)
+                continue
+            taken = member.cost if request.op is Op.TAKE and item.tick else 0
+            stays = denied and taken > 0 and member.algorithm.keeps_charges
+            lease = self.table.open(member, sent_at) if stays else self.table.find(member)
+            if lease is None:
+                continue
+            if (request.op is Op.PEEK or not member.cost) and isinstance(reply, list):
+                reply[position] = _with_slices(member, item, lease, self.ticks())
+            elif request.op is Op.TAKE:
+                if taken:
+                    lease.note_time(item.tick, sent_at)
+                if not denied:
+                    lease.used += taken
+                elif stays:
+                    # Charged by a node before another one denied: nobody has used it, and it cannot be given back.
+                    lease.add(taken, item, sent_at)
+                _add_answer(answers, lease, taken, item.decision)
+
+    def end_denials(self, batch: Sequence[Request]) -> None:
+        """End what a batch makes untrue, before and after the store has done it."""
+        for request in batch:
+            op = request.op
+            if op is not Op.TAKE and op is not Op.PEEK and self.caches_denials:
+                with self.lock:
+                    now = self.ticks()
+                    for member in request.members:
+                        self.denials.end(member.key, member.algorithm.name, now)
 
     def sweep(self, count: int) -> list[Request]:
         """Look at so many leases; the requests that give back what was not used in time."""
@@ -361,20 +382,21 @@ class LocalDecisions:
             return self.table.take_returns()
 
 
-def run_lease_steps(steps: LeaseSteps, apply: Callable[[Sequence[Request]], BatchOutcomes]) -> BatchOutcomes:
-    """Carry out the steps in this thread."""
-    try:
-        batch = next(steps)
-        while True:
-            try:
-                replies = apply(batch)
-            except BaseException as error:  # noqa: BLE001 - thrown in, so that slices get their units back
-                batch = steps.throw(error)
-            else:
-                batch = steps.send(replies)
-    except StopIteration as done:
-        outcomes: BatchOutcomes = done.value
-        return outcomes
+def is_denied(request: Request, outcomes: Sequence[Outcome | StoreError]) -> bool:
+    """Whether a request was denied by one of its outcomes, if it has all of them."""
+    if len(outcomes) != len(request.members):
+        return False
+    for index, member in enumerate(request.members):
+        item = outcomes[index]
+        if member.binds and isinstance(item, Outcome) and not item.decision.allowed:
+            return True
+    return False
+
+
+def _add_answer(answers: dict[tuple[str, str], Answer], lease: Lease, charged: int, decision: Decision) -> None:
+    counter = (lease.key, lease.algorithm.name)
+    before = answers.get(counter)
+    answers[counter] = Answer(lease, charged + (0 if before is None else before.charged), decision)
 
 
 def _is_leased(member: Member) -> bool:
@@ -383,8 +405,22 @@ def _is_leased(member: Member) -> bool:
     return algorithm.lease and member.binds and not member.peeks and 0 < member.cost <= algorithm.ceiling
 
 
-def _is_denied(request: Request, outcomes: Sequence[Outcome]) -> bool:
-    for index, member in enumerate(request.members):
-        if member.binds and not outcomes[index].decision.allowed:
-            return True
-    return False
+def _with_slices(member: Member, item: Outcome, lease: Lease, now: int) -> Outcome:
+    """What a look at a leased counter finds, with what is left here. A window's rest is given back before the store
+    decides, so it counts together with what the store has left; that of others only by itself."""
+    decision = item.decision
+    usable = lease.usable(now)
+    if not usable:
+        return item
+    enough = usable + (0 if lease.drains else decision.remaining) >= member.cost
+    allowed = decision.allowed or (enough and 0 < member.cost <= member.algorithm.ceiling)
+    remaining = min(decision.remaining + usable, member.algorithm.capacity)
+    wait = 0 if allowed else decision.wait_us
+    return Outcome(Decision(member.algorithm, allowed, remaining, wait, decision.reset_us, None), 0)
+
+
+def _do_nothing() -> None:
+    """There is no sweeper."""
+
+
+_FOREVER: Final = 2**62

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 from weakref import WeakSet
 
 from crestgate.errors import StoreError
 from crestgate.limiter.backend import Backend
+from crestgate.limiter.local_decisions import LocalDecisions
 from crestgate.limiter.loop_coalescer import LoopCoalescer
 from crestgate.limiter.reservation import undo_requests
 from crestgate.stores.port import BatchOutcomes, LocalStore, Op, Request
@@ -26,8 +28,8 @@ class LoopDriver:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.store = backend.store
-        self.is_remote = isinstance(backend.store, RemoteStore)
-        """Whether requests go through a coalescer."""
+        self.uses_coalescers = isinstance(backend.store, RemoteStore)
+        """Whether the limiter submits its requests to a coalescer itself, without calling `apply`."""
         self.coalescers: dict[asyncio.AbstractEventLoop, LoopCoalescer] = {}
         """Of a remote store, for each loop on which it was connected, or connecting has failed."""
         self.connected: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
@@ -37,80 +39,27 @@ class LoopDriver:
         self._connecting: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
         self._settling: set[asyncio.Task[BatchOutcomes]] = set()
 
-    async def apply(self, batch: Sequence[Request]) -> BatchOutcomes:
-        """Decide a batch without the store, if that is possible, and else by it; as `Backend.decide`."""
+    def apply(self, batch: Sequence[Request]) -> Coroutine[Any, Any, BatchOutcomes]:
+        """Decide requests here, if that is possible, and else by the store."""
         decisions = self.backend.local_decisions
-        if decisions is None:
-            return await self.send(batch)
-        replies = decisions.answer(batch)
-        if replies is not None:
-            return replies
-        if decisions.begin(batch):
-            return await self._decide_leased(batch)
-        sent_at = decisions.ticks()
-        replies = await self.send(batch)
-        decisions.learn(batch, replies, sent_at)
-        return replies
+        return self.send(batch) if decisions is None else self._decide(decisions, batch)
+
+    async def _decide(self, decisions: LocalDecisions, batch: Sequence[Request]) -> BatchOutcomes:
+        """As `Backend.decide`."""
+        call = decisions.prepare(batch)
+        if call.replies is not None:
+            return call.replies
+        try:
+            replies = await self.send(call.requests)
+        except BaseException as error:  # noqa: BLE001 - it is raised again
+            return decisions.fail(call, error)
+        return decisions.finish(call, replies)
 
     async def send(self, batch: Sequence[Request]) -> BatchOutcomes:
-        """Ask the store."""
-        if not self.is_remote:
-            return await self._apply_locally(batch)
-        coalescer = self.coalescers.get(asyncio.get_running_loop()) or await self.open_coalescer()
-        future = coalescer.submit(batch)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            coalescer.abandon(batch, future)
-            raise
-
-    async def _decide_leased(self, batch: Sequence[Request]) -> BatchOutcomes:
-        """Decide a batch with leased limits. It is done to its end if the caller is cancelled, or slices would be
-        lost; what it has taken for that caller is given back then."""
-        work = asyncio.get_running_loop().create_task(self._run_lease_steps(batch))
-        self._settling.add(work)
-        work.add_done_callback(self._settling.discard)
-        try:
-            return await asyncio.shield(work)
-        except asyncio.CancelledError:
-
-            def give_back(done: asyncio.Task[BatchOutcomes]) -> None:
-                if not done.cancelled() and done.exception() is None:
-                    undo = undo_requests(batch, done.result())
-                    settling = done.get_loop().create_task(self._settle_quietly(undo))
-                    self._settling.add(settling)
-                    settling.add_done_callback(self._settling.discard)
-
-            work.add_done_callback(give_back)
-            raise
-
-    async def _run_lease_steps(self, batch: Sequence[Request]) -> BatchOutcomes:
-        steps = self.backend.lease_steps(batch)
-        try:
-            requests = next(steps)
-            while True:
-                try:
-                    replies = await self.send(requests)
-                except BaseException as error:  # noqa: BLE001 - thrown in, so that slices get their units back
-                    requests = steps.throw(error)
-                else:
-                    requests = steps.send(replies)
-        except StopIteration as done:
-            outcomes: BatchOutcomes = done.value
-            return outcomes
-
-    async def _settle_quietly(self, batch: Sequence[Request]) -> BatchOutcomes:
-        """Give back what a caller who was cancelled has taken."""
-        try:
-            return await self.apply(batch) if batch else []
-        except StoreError as error:
-            return self.backend.fallback(error, batch).replies
-
-    async def _apply_locally(self, batch: Sequence[Request]) -> BatchOutcomes:
-        """Send requests to a store that is not remote."""
+        """Send requests to the store."""
         store = self.store
         if not isinstance(store, LocalStore):
-            return await self._apply_in_thread(batch)
+            return await (self.submit(batch) if isinstance(store, RemoteStore) else self._apply_in_thread(batch))
         replies = store.apply_within(batch, 0.0)
         if replies is not None:
             return replies
@@ -140,11 +89,15 @@ class LoopDriver:
         if settling:
             await asyncio.wait(settling)
 
-    async def end_leases(self) -> None:
-        """Before the store is closed: give back what was not used of slices."""
-        sweeper = self.backend.lease_sweeper
-        if sweeper is not None:
-            await asyncio.to_thread(sweeper.close)
+    async def submit(self, batch: Sequence[Request]) -> BatchOutcomes:
+        """Send requests to a remote store."""
+        coalescer = self.coalescers.get(asyncio.get_running_loop()) or await self.open_coalescer()
+        future = coalescer.submit(batch)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            coalescer.abandon(batch, future)
+            raise
 
     async def open_coalescer(self) -> LoopCoalescer:
         """The coalescer of the running event loop; the first request of all connects."""

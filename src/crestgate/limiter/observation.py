@@ -58,8 +58,6 @@ class Observation:
     ) -> BatchOutcomes:
         """Send requests by `apply`; where the store fails, the failure policy answers. In `Backend.apply`'s place."""
         started = time.perf_counter()
-        if not self.status.remote:
-            self.batch_sent(len(batch))
         failure: StoreError | None = None
         try:
             try:
@@ -108,6 +106,13 @@ class Observation:
         except Exception as failure:  # noqa: BLE001 - as above
             self._failed(failure)
 
+    def send_batch(
+        self, apply: Callable[[Sequence[Request]], BatchOutcomes], batch: Sequence[Request]
+    ) -> BatchOutcomes:
+        """Ask a store that is not remote."""
+        self.batch_sent(len(batch))
+        return apply(batch)
+
     def store_failed(self, error: StoreError, requests: int) -> None:
         try:
             self.observer.store_failed(error, requests)
@@ -134,6 +139,7 @@ class ObservedLoopDriver(LoopDriver):
 
     def __init__(self, backend: Backend, observation: Observation) -> None:
         super().__init__(backend)
+        self.uses_coalescers = False  # the limiter leaves that to `apply`
         self._observation = observation
 
     async def apply(self, batch: Sequence[Request]) -> BatchOutcomes:
@@ -153,9 +159,10 @@ class ObservedLoopDriver(LoopDriver):
         observation.called(batch, replies, time.perf_counter() - started, failure)
         return replies
 
-    async def _apply_locally(self, batch: Sequence[Request]) -> BatchOutcomes:
-        self._observation.batch_sent(len(batch))
-        return await super()._apply_locally(batch)
+    async def send(self, batch: Sequence[Request]) -> BatchOutcomes:
+        if not self._observation.status.remote:
+            self._observation.batch_sent(len(batch))
+        return await super().send(batch)
 
 
 class ObservedStore(RemoteStore):

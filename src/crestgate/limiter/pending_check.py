@@ -154,9 +154,10 @@ def finish_checks(checks: Sequence[PendingCheck], replies: BatchOutcomes) -> lis
 def try_decide(backend: Backend, checks: Sequence[PendingCheck]) -> list[Decision] | None:
     """Decisions that are there without waiting for a store; None when they are not, and nothing was done."""
     local = backend.local
-    if local is None and backend.local_decisions is None:
+    decisions = backend.local_decisions
+    if local is None and (decisions is None or not decisions.knows_any()):
         return None
-    takes = _takes(checks) if local is not None and backend.local_decisions is None else None
+    takes = _takes(checks) if decisions is None else None
     if takes is not None and local is not None:
         try:
             taken = local.take_many(takes)

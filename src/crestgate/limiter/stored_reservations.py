@@ -30,6 +30,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from secrets import token_hex, token_urlsafe
 from typing import Any, Final, NamedTuple, SupportsIndex, TypeAlias
@@ -140,9 +141,11 @@ class Charge(NamedTuple):
     """Whether it is slots of an in-flight limit."""
     binds: bool = True
     """False for a shadow rule."""
+    lease: bool = False
 
     def algorithm(self) -> Algorithm:
-        algorithm = build(Limit.parse(self.limit), self.counter, self.label)
+        limit = Limit.parse(self.limit)
+        algorithm = build(replace(limit, lease=True) if self.lease else limit, self.counter, self.label)
         algorithm.store = self.store
         algorithm.inline = self.inline
         return algorithm
@@ -196,7 +199,7 @@ class Terms(NamedTuple):
 
 def _decode(row: ReservationRow) -> Terms:
     state, on_expiry, expires_us, charges, actual, since_us, was_released = json.loads(row.body)
-    read = [Charge._make(charge)._replace(names=tuple(charge[5])) for charge in charges]
+    read = [Charge(*charge)._replace(names=tuple(charge[5])) for charge in charges]
     return Terms(state, on_expiry, expires_us, read, actual, since_us, was_released)
 
 
@@ -231,6 +234,7 @@ class StoredReservations:
                 member.algorithm.inline,
                 member.algorithm.holds,
                 member.binds,
+                member.algorithm.lease,
             )
             for index, member, outcome in charged_members(check, outcomes)
         ]

@@ -34,6 +34,11 @@ class StoredCounter:
     state: State | None
     writer: Algorithm | None
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may have slices of it."""
+        return True
+
     def replace(self, state: State, algorithm: Algorithm) -> None:
         """Write a new state, of this algorithm."""
         raise NotImplementedError
@@ -149,7 +154,7 @@ def _charge(member: Member, counter: StoredCounter, now: i64) -> None:
 def _give_back(member: Member, counter: StoredCounter, now: i64) -> None:
     algorithm = member.algorithm
     state = counter.state
-    if state is None or not algorithm.capacity:
+    if state is None or not algorithm.capacity or (algorithm.keeps_charges and counter.is_shared):
         return
     _rebase(counter, algorithm, now)
     if not _same_shape(counter.writer, algorithm):

@@ -288,6 +288,10 @@ class TableCounter(StoredCounter):
         self.state = entry
         self.writer = entry.algorithm if entry is not None else None
 
+    @property
+    def is_shared(self) -> bool:
+        return False
+
     def replace(self, state: State, algorithm: Algorithm) -> None:
         if self.entry is not None:
             self.table.remove(self.entry)

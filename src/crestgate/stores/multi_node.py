@@ -196,10 +196,13 @@ class _PendingRequest:
         return bool(self._charged_positions(part))
 
     def _charged_positions(self, part: _Part) -> list[int]:
-        """The positions of the members that were charged: a non-binding member that denied was not."""
+        """The positions of the members that were charged, and get that back: a non-binding member that denied was not
+        charged. A charge that stays is left in its outcome, for the slices of leases."""
         charged = []
         for position, member in zip(part.positions, part.members, strict=True):
             result = self.results[position]
+            if member.algorithm.keeps_charges:
+                continue
             if isinstance(result, Outcome) and result.decision.allowed and member.cost and not member.peeks:
                 charged.append(position)
         return charged

@@ -63,6 +63,9 @@ class Algorithm:
     """Whether the headers of responses show this limit."""
     lease: bool
     """Whether processes may decide from slices that they have charged in advance."""
+    keeps_charges: bool
+    """Whether charges stay until they have drained: processes that share the counter count on it for their slices (see
+    limiter/leases.py), so a give-back does nothing."""
     capacity: i64
     """Maximum use at one time, in requests."""
     ceiling: i64
@@ -103,6 +106,7 @@ class Algorithm:
         self.store = None
         self.in_headers = True
         self.lease = limit.lease
+        self.keeps_charges = False
         self.capacity = capacity
         self.ceiling = capacity if capacity else -1
         self.tick = tick

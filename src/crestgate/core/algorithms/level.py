@@ -39,6 +39,7 @@ class Level(Algorithm):
         if capacity * limit.period_us > count * MAX_SAFE_INTEGER:
             raise too_large(limit)
         super().__init__(limit, name, capacity, tick_for(limit, largest), count)
+        self.keeps_charges = limit.lease
         self.recovery_us = capacity * limit.period_us // count if count else 0
         period = int(self.period)  # constants are computed with numbers of any size
         rate = count // gcd(count, period)

@@ -130,6 +130,7 @@ class BatchEncoder:
         pieces: list[bytes] = []
         for request in batch:
             pieces.append(_REQUEST.pack(OPS[request.op], len(request.members)))
+            gives_back = request.op is Op.GIVE_BACK
             for member in request.members:
                 limit, name = self.limits.get(member.algorithm) or self.encode_limit(member.algorithm, now)
                 key = name, member.key
@@ -140,7 +141,7 @@ class BatchEncoder:
                         flags(member),
                         member.cost,
                         member.tick,
-                        member.amount,
+                        0 if gives_back and member.algorithm.keeps_charges else member.amount,
                     )
                 )
         return pieces
