@@ -1,3 +1,4 @@
+# mypyc: compile
 """Redis client of an event loop: callbacks from the socket to the waiting batch, without tasks in between.
 
 A connection carries one call at a time, so that a server that hangs delays no other call: at its deadline the
@@ -37,12 +38,17 @@ __all__ = ["AsyncClient"]
 T = TypeVar("T")
 LOOK_SECONDS = 0.001
 """Seconds until a reply that has arrived is read: in the next iteration of the loop."""
+NO_DEADLINE = float("inf")
+"""Of a call whose exchange has a timer."""
 OnResult = Callable[[CallResult], None]
 
 
 @final
-class AsyncConnection(asyncio.Protocol):
-    """One socket of an event loop. `on_result` is called once for each call, with its replies or its failure."""
+class AsyncConnection:
+    """One socket of an event loop. `on_result` is called once for each call, with its replies or its failure.
+
+    It is an `asyncio.Protocol` by its methods; a compiled class cannot inherit from that one.
+    """
 
     def __init__(self, lag: LoopLag) -> None:
         self.reader = ReplyReader()
@@ -55,6 +61,8 @@ class AsyncConnection(asyncio.Protocol):
         self.pool: _Pool | None = None  # none until the handshake is done
         self.breaker: Breaker | None = None
         self.timer: asyncio.TimerHandle | None = None
+        self.timer_at = 0.0
+        self.deadline = NO_DEADLINE
         self.time_limit = 0.0
         self.released_at = 0.0
         self.lost = False
@@ -71,6 +79,7 @@ class AsyncConnection(asyncio.Protocol):
             return
         self.replies, self.max_bytes, self.max_elements = replies, max_bytes, max_elements
         self.on_result = on_result
+        self.deadline = NO_DEADLINE
         self.sent_at, self.lag_at_send, self.looked = time.monotonic(), self.lag.unscheduled, False
         assert self.transport is not None
         self.transport.write(commands)
@@ -88,9 +97,6 @@ class AsyncConnection(asyncio.Protocol):
             return
         if complete:
             self.on_result = None
-            if self.timer is not None:
-                self.timer.cancel()
-                self.timer = None
             if self.breaker is not None and self.breaker.failures:
                 self.breaker.succeeded()
             pool = self.pool
@@ -102,13 +108,40 @@ class AsyncConnection(asyncio.Protocol):
                     self.drop()
             on_result(reader.replies)
 
+    def eof_received(self) -> bool:
+        """The server has closed its side: the transport closes this one."""
+        return False
+
+    def pause_writing(self) -> None:
+        """There is one call at a time, so nothing more is written."""
+
+    def resume_writing(self) -> None:
+        """As above."""
+
     def connection_lost(self, error: Exception | None) -> None:
         self.fail(describe_connection_error(error if isinstance(error, OSError) else EOFError()))
 
+    def start_timer(self, loop: asyncio.AbstractEventLoop, now: float, deadline: float) -> None:
+        """The timer of the last call is not cancelled when its reply comes, but put off when it fires: most calls end
+        long before their deadline, and a timer for each of them would cost more than the rest of it."""
+        self.deadline = deadline
+        if self.timer is not None:
+            if self.timer_at <= deadline:
+                return
+            self.timer.cancel()
+        self.timer_at = deadline
+        self.timer = loop.call_later(max(deadline - now, 0.0), self.time_out)
+
     def time_out(self) -> None:
-        """The deadline of a call that has a timer."""
-        seconds = self.more_time()
-        if seconds:
+        """Perhaps the deadline of a call that has one."""
+        self.timer = None
+        if self.on_result is None or self.deadline == NO_DEADLINE:
+            return
+        seconds = self.deadline - time.monotonic()
+        if seconds <= 0.0:
+            seconds = self.more_time()
+        if seconds > 0.0:
+            self.timer_at = time.monotonic() + seconds
             self.timer = self.lag.call_later(seconds, self.time_out)
         else:
             self.fail(describe_connection_error(TimeoutError(), self.time_limit), timed_out=True)
@@ -231,7 +264,7 @@ class AsyncClient:
         connection.on_result = on_result
         connection.sent_at, connection.lag_at_send, connection.looked = now, self.lag.unscheduled, False
         connection.time_limit = max(deadline - now, 0.0)
-        connection.timer = self.loop.call_later(connection.time_limit, connection.time_out)
+        connection.start_timer(self.loop, now, deadline)
         assert connection.transport is not None
         connection.transport.write(command)
         return True
@@ -283,19 +316,21 @@ class AsyncClient:
 
     async def open(self, address: ServerAddress, deadline: float) -> AsyncConnection:
         """A new connection after its handshake. OSError, EOFError or StoreError if that fails."""
+        create_protocol = cast("Callable[[], asyncio.Protocol]", partial(AsyncConnection, self.lag))
         if address.path is not None:
-            _, connection = await self.loop.create_unix_connection(partial(AsyncConnection, self.lag), address.path)
+            _, protocol = await self.loop.create_unix_connection(create_protocol, address.path)
         else:
             tls = self.settings.tls
             name = address.host if tls is not None else None
             opened = await self.open_socket(address, deadline)
             try:
-                _, connection = await self.loop.create_connection(
-                    partial(AsyncConnection, self.lag), sock=opened, ssl=tls, server_hostname=name
+                _, protocol = await self.loop.create_connection(
+                    create_protocol, sock=opened, ssl=tls, server_hostname=name
                 )
             except BaseException:
                 opened.close()
                 raise
+        connection = cast(AsyncConnection, protocol)
         handshake = self.settings.handshake(address)
         if handshake:
             finished: asyncio.Future[CallResult] = self.loop.create_future()

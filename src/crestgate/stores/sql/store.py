@@ -53,6 +53,8 @@ MAX_NAME = 64
 class SqlStore(ThreadedStore):
     """Counters in the database that `driver` opens. `clock` replaces its clock (or the machine's), for tests."""
 
+    min_shared_batch = 50  # measured: for 100 tasks two batches of 50, one decided while the other commits, beat one
+
     def __init__(
         self,
         driver: Driver,
@@ -66,6 +68,7 @@ class SqlStore(ThreadedStore):
         self.title = driver.name
         self.timeout = timeout_ms / 1000
         self.max_concurrent_batches = min(pool_size or self.max_concurrent_batches, driver.max_sessions or 10_000)
+        self.locks_counters = self.max_concurrent_batches > 1
         self.driver = driver
         self.pool = SessionPool(driver, self.max_concurrent_batches)
         self.breaker = Breaker()
