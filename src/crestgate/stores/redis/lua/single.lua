@@ -50,7 +50,7 @@ if #batch == SINGLE_BYTES and limits_given == 1 then
     a, left, wait = a + cost, capacity - used - cost, 0
     reset = period - gone + (period + 1 + floor(-period / a))
     if left < 0 then verdict = nil end
-  else
+  elseif kind == TOKEN_BUCKET or kind == LEAKY_BUCKET or kind == GCRA then
     local full, units = capacity * unit, cost * unit
     used = a
     if seen > time then used = max(a - (seen - time) * rate, 0) end
@@ -61,6 +61,8 @@ if #batch == SINGLE_BYTES and limits_given == 1 then
       verdict, left, wait = DENIED, max(floor((full - used) / unit), 0), -floor((full - units - used) / rate)
       reset = used > 0 and -floor(-used / rate) or NO_WAIT
     end
+  else
+    verdict = nil
   end
   if verdict == TAKEN then
     local ttl = max(floor(((seen + reset) * tick - now) / 1000), 0) + 1000 + grace_ms
