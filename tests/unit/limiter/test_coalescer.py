@@ -283,7 +283,7 @@ def test_requests_for_the_same_counters_share_a_batch_of_a_store_with_locks(keys
         tasks = [asyncio.create_task(limiter.check(f"key{n % keys}", "5/hour")) for n in range(8)]
         await store_reached(store, batches)
         assert len(store.batches) == batches
-        assert sum(store.batches, []) == [f"key{n % keys}" for n in range(8)]
+        assert [key for batch in store.batches for key in batch] == [f"key{n % keys}" for n in range(8)]
         await store.answer_all()
         await asyncio.gather(*tasks)
 
