@@ -236,6 +236,8 @@ class MysqlDriver(Driver):
         self.dialect = MYSQL
         self.own_clock = True
         self.opens_in_background = True
+        # Measured: for 100 tasks two batches of 50, one decided while the other commits, beat one; with PostgreSQL not.
+        self.min_shared_batch = 50
 
     def parameters(self) -> dict[str, Any]:
         address = self.address
