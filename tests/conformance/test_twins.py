@@ -23,6 +23,7 @@ from servers.redis import RedisServer
 
 SEED = int(os.environ.get("CRESTGATE_TEST_SEED", random.randrange(2**32)))
 STEPS = 100_000
+SINGLE_STEPS = 4_000
 MEMBERS = 400
 BATCHES = 25  # with the same counters
 LONGEST_SCALE = 2 * 10**15
@@ -37,6 +38,22 @@ def test_one_limit(algorithm: str, redis_server: RedisServer | GivenServer) -> N
 @pytest.mark.slow
 def test_changing_limits_and_algorithms(redis_server: RedisServer | GivenServer) -> None:
     assert agreed(redis_server.url, f"{SEED} changing", LIMIT_KINDS, 4) >= STEPS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", LIMIT_KINDS)
+def test_single_requests(algorithm: str, redis_server: RedisServer | GivenServer) -> None:
+    """Batches of one request, most of which single.lua decides."""
+    twins = Twins(redis_server.url, f"{SEED} single {algorithm}")
+    draw = twins.random
+    while twins.steps < SINGLE_STEPS:
+        scale = magnitude(draw, LONGEST_SCALE)
+        limits = [random_limit(draw, algorithm, scale) for _ in range(draw.choice((1, 1, 2)))]
+        counter = Counter(f"{twins.steps}", limits, twins.clock)
+        for _ in range(BATCHES):
+            twins.move(scale)
+            twins.batch([counter])
+    twins.close()
 
 
 @pytest.mark.slow

@@ -60,11 +60,13 @@ class LoopCoalescer:
         self.next_send = 0.0
         self.lag: LoopLag = lag_of(loop)
         self.scheduled = False
+        self.is_sequence = False
+        """Whether the last request was sent and no other was in flight: then the next one probably is alone, too."""
         self.timer: asyncio.TimerHandle | None = None
 
     def submit(self, requests: Sequence[Request]) -> asyncio.Future[BatchOutcomes]:
-        """Decide requests, in a batch with all that are submitted in this iteration of the loop. The future may be
-        cancelled."""
+        """Decide requests, in a batch with all that are submitted in this iteration of the loop, or at once where one
+        caller waits for each result. The future may be cancelled."""
         store = self.store
         future: asyncio.Future[BatchOutcomes] = self.loop.create_future()
         if len(self.waiting) >= self.max_waiting:
@@ -80,7 +82,9 @@ class LoopCoalescer:
         # `now()` and not `total`: if the loop was late just before, that must not be added to the deadline.
         self.waiting.append((requests, lag.now() + store.timeout, members, future))
         if self.in_flight < store.max_concurrent_batches:
-            if not self.scheduled:  # other tasks of this iteration join the batch
+            if self.is_sequence and not self.in_flight and not self.scheduled:
+                self.flush()
+            elif not self.scheduled:  # other tasks of this iteration join the batch
                 self.scheduled = True
                 self.loop.call_soon(self.flush)
         elif self.timer is None:
@@ -103,6 +107,8 @@ class LoopCoalescer:
             return
         # Split into several batches where that pays: the next one is encoded while the last one is decided.
         size = max(-(-len(waiting) // (store.max_concurrent_batches - self.in_flight or 1)), store.min_shared_batch)
+        if size < len(waiting) <= store.max_members and store.locks_counters and not self.are_distinct():
+            size = len(waiting)
         while waiting and self.in_flight < store.max_concurrent_batches:
             batch: list[WaitingTask] = []
             requests: list[Request] = []
@@ -117,6 +123,7 @@ class LoopCoalescer:
             if not batch:
                 continue
             self.in_flight += 1
+            self.is_sequence = len(batch) == 1 and self.in_flight == 1
             self.calls = number = self.calls + 1
             sent_at = now - lag.total
             deadline = batch[0][1] if store.several_nodes else batch[-1][1]
@@ -135,6 +142,17 @@ class LoopCoalescer:
             self.next_send = now + self.call_time.spacing
         if (waiting or self.early) and self.timer is None:
             self.start_timer()
+
+    def are_distinct(self) -> bool:
+        """Whether most of those that wait want counters that the others do not."""
+        members = 0
+        counters: set[tuple[str, str]] = set()
+        for task in self.waiting:
+            for request in task[0]:
+                for member in request.members:
+                    members += 1
+                    counters.add((member.key, member.algorithm.name))
+        return len(counters) * 4 >= members * 3
 
     def end_call(
         self, batch: Sequence[WaitingTask], number: int, sent_at: float, cpu: float, result: BatchOutcomes | StoreError

@@ -174,6 +174,7 @@ class ObservedStore(RemoteStore):
         self.timeout = store.timeout
         self.max_concurrent_batches = store.max_concurrent_batches
         self.min_shared_batch = store.min_shared_batch
+        self.locks_counters = store.locks_counters
         self.max_members = store.max_members
         self.several_nodes = store.several_nodes
         self._store = store

@@ -42,6 +42,9 @@ class RemoteStore:
     """Called by coalescers after a batch that was decided as a whole: see limiter/outages.py."""
     min_shared_batch: int = 500
     """Requests up to this number are sent as one batch rather than divided among several."""
+    locks_counters: bool = False
+    """Whether a batch waits for the counters of others in flight. Then requests for the same counters share a batch,
+    however large."""
     max_members: int = 500
     """Maximum members of one call; a larger batch is split."""
 

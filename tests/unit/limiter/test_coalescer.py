@@ -248,6 +248,48 @@ def test_waiting_tasks_are_sent_when_a_lane_is_free() -> None:
     asyncio.run(scenario())
 
 
+def test_sequence_is_sent_without_another_iteration() -> None:
+    async def scenario() -> None:
+        store = SlowStore(max_concurrent_batches=4)
+        limiter = AsyncLimiter(store)
+        for number in range(2):
+            task = asyncio.create_task(limiter.check(f"key{number}", "5/hour"))
+            await store_reached(store)
+            await store.answer_all()
+            await task
+        following = asyncio.create_task(limiter.check("key2", "5/hour"))
+        others = [asyncio.create_task(limiter.check(f"key{n}", "5/hour")) for n in range(3, 6)]
+        await asyncio.sleep(0)
+        assert store.batches[2:] == [["key2"]], "sent by the task itself"
+        await store_reached(store, 2)
+        assert store.batches[3:] == [["key3", "key4", "key5"]]
+        await store.answer_all()
+        await asyncio.gather(following, *others)
+        tasks = [asyncio.create_task(limiter.check(f"key{n}", "5/hour")) for n in range(6, 9)]
+        await store_reached(store)
+        assert store.batches[4:] == [["key6", "key7", "key8"]], "there were several at once"
+        await store.answer_all()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("keys", "batches"), [(8, 2), (4, 1)])
+def test_requests_for_the_same_counters_share_a_batch_of_a_store_with_locks(keys: int, batches: int) -> None:
+    async def scenario() -> None:
+        store = SlowStore(max_concurrent_batches=4)
+        store.min_shared_batch, store.locks_counters = 4, True
+        limiter = AsyncLimiter(store)
+        tasks = [asyncio.create_task(limiter.check(f"key{n % keys}", "5/hour")) for n in range(8)]
+        await store_reached(store, batches)
+        assert len(store.batches) == batches
+        assert [key for batch in store.batches for key in batch] == [f"key{n % keys}" for n in range(8)]
+        await store.answer_all()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(scenario())
+
+
 def test_task_cancelled_in_the_queue_is_never_sent() -> None:
     async def scenario() -> None:
         store = SlowStore()

@@ -1,3 +1,4 @@
+# mypyc: compile
 """Redis client of an event loop: callbacks from the socket to the waiting batch, without tasks in between.
 
 A connection carries one call at a time, so that a server that hangs delays no other call: at its deadline the
@@ -15,10 +16,10 @@ from functools import partial
 from typing import Any, Generic, TypeVar, cast, final
 
 from crestgate.errors import StoreError
-from crestgate.runtime.loop_lag import LoopLag, lag_of
+from crestgate.runtime.loop_lag import lag_of
 from crestgate.runtime.name_lookup import resolve_async
-from crestgate.runtime.poll import POLLIN, create_poll
 from crestgate.stores.breaker import Breaker
+from crestgate.stores.redis.async_connection import LOOK_SECONDS, AsyncConnection, AsyncPool, OnResult
 from crestgate.stores.redis.protocol import (
     NO_TIME,
     SHORT_REPLY_BYTES,
@@ -28,158 +29,12 @@ from crestgate.stores.redis.protocol import (
     Exchange,
     ServerAddress,
 )
-from crestgate.stores.redis.reply import NOT_REDIS, ProtocolError, ReplyReader
 from crestgate.stores.redis.settings import RedisSettings
 from crestgate.stores.redis.sync_client import ALIVE_SECONDS, MAX_SERVERS, describe_connection_error
 
 __all__ = ["AsyncClient"]
 
 T = TypeVar("T")
-LOOK_SECONDS = 0.001
-"""Seconds until a reply that has arrived is read: in the next iteration of the loop."""
-OnResult = Callable[[CallResult], None]
-
-
-@final
-class AsyncConnection(asyncio.Protocol):
-    """One socket of an event loop. `on_result` is called once for each call, with its replies or its failure."""
-
-    def __init__(self, lag: LoopLag) -> None:
-        self.reader = ReplyReader()
-        self.lag = lag
-        self.lag_at_send = self.sent_at = 0.0
-        self.looked = False
-        self.transport: asyncio.Transport | None = None
-        self.on_result: OnResult | None = None
-        self.replies = self.max_bytes = self.max_elements = 0
-        self.pool: _Pool | None = None  # none until the handshake is done
-        self.breaker: Breaker | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.time_limit = 0.0
-        self.released_at = 0.0
-        self.lost = False
-        self.reason = ""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # other loops have transport classes of their own
-
-    def send(self, commands: bytes, replies: int, max_bytes: int, max_elements: int, on_result: OnResult) -> None:
-        if self.lost:  # since it was opened
-            if self.breaker is not None:
-                self.breaker.failed(time.monotonic(), self.reason)
-            on_result(CallFailure(self.reason, False))
-            return
-        self.replies, self.max_bytes, self.max_elements = replies, max_bytes, max_elements
-        self.on_result = on_result
-        self.sent_at, self.lag_at_send, self.looked = time.monotonic(), self.lag.unscheduled, False
-        assert self.transport is not None
-        self.transport.write(commands)
-
-    def data_received(self, data: bytes) -> None:
-        on_result = self.on_result
-        if on_result is None:  # unsolicited: what comes next could be taken for a reply
-            self.fail(NOT_REDIS)
-            return
-        reader = self.reader
-        try:
-            complete = reader.feed(data, self.replies, self.max_bytes, self.max_elements)
-        except ProtocolError as error:
-            self.fail(describe_connection_error(error))
-            return
-        if complete:
-            self.on_result = None
-            if self.timer is not None:
-                self.timer.cancel()
-                self.timer = None
-            if self.breaker is not None and self.breaker.failures:
-                self.breaker.succeeded()
-            pool = self.pool
-            if pool is not None:  # _Pool.add, inlined
-                if len(pool.idle) < pool.size and not pool.closed and not self.lost:
-                    self.released_at = time.monotonic()
-                    pool.idle.append(self)
-                else:
-                    self.drop()
-            on_result(reader.replies)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.fail(describe_connection_error(error if isinstance(error, OSError) else EOFError()))
-
-    def time_out(self) -> None:
-        """The deadline of a call that has a timer."""
-        seconds = self.more_time()
-        if seconds:
-            self.timer = self.lag.call_later(seconds, self.time_out)
-        else:
-            self.fail(describe_connection_error(TimeoutError(), self.time_limit), timed_out=True)
-
-    def more_time(self) -> float:
-        """The seconds that a call may still take at its deadline, because the loop did not run, or the reply is there
-        and was not read yet."""
-        lag = self.lag
-        lag.now()
-        missed = lag.unscheduled - self.lag_at_send
-        if missed > 0.0:
-            self.lag_at_send = lag.unscheduled
-            return missed
-        if not self.looked and not self.lost and self.readable():
-            self.looked = True
-            return LOOK_SECONDS
-        return 0.0
-
-    def fail(self, reason: str, timed_out: bool = False, patient: bool = True) -> None:
-        if not self.lost:
-            self.reason = reason
-        self.drop()
-        on_result, self.on_result = self.on_result, None
-        if on_result is not None:
-            if self.breaker is not None and patient:
-                self.breaker.failed(time.monotonic(), reason, self.sent_at if timed_out else None)
-            on_result(CallFailure(reason, True))
-
-    def drop(self) -> None:
-        self.lost = True
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-        if self.transport is not None:
-            self.transport.abort()
-
-    def alive(self) -> bool:
-        """Whether the server has not closed it. A loop that was blocked does not know yet: so ask the socket."""
-        if self.lost or self.transport is None:
-            return False
-        if time.monotonic() - self.released_at < ALIVE_SECONDS:
-            return True
-        return not self.readable()
-
-    def readable(self) -> bool:
-        assert self.transport is not None
-        poll = create_poll()
-        poll.register(self.transport.get_extra_info("socket").fileno(), POLLIN)
-        return bool(poll.poll(0))
-
-
-@final
-class _Pool:
-    """The idle connections of one server."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.idle: list[AsyncConnection] = []
-        self.closed = False
-
-    def add(self, connection: AsyncConnection) -> None:
-        if len(self.idle) < self.size and not self.closed and not connection.lost:
-            connection.released_at = time.monotonic()
-            self.idle.append(connection)
-        else:
-            connection.drop()
-
-    def close_idle(self) -> None:
-        idle, self.idle = self.idle, []
-        for connection in idle:
-            connection.drop()
 
 
 @final
@@ -201,7 +56,7 @@ class AsyncClient:
         self.pool_size = pool_size
         self.breaker_of = breaker_of
         self.lag = lag_of(loop)
-        self.pools: dict[ServerAddress, _Pool] = {}
+        self.pools: dict[ServerAddress, AsyncPool] = {}
         self.connecting: set[asyncio.Task[None]] = set()
         self.closed = False
 
@@ -231,7 +86,7 @@ class AsyncClient:
         connection.on_result = on_result
         connection.sent_at, connection.lag_at_send, connection.looked = now, self.lag.unscheduled, False
         connection.time_limit = max(deadline - now, 0.0)
-        connection.timer = self.loop.call_later(connection.time_limit, connection.time_out)
+        connection.start_timer(self.loop, now, deadline)
         assert connection.transport is not None
         connection.transport.write(command)
         return True
@@ -246,12 +101,12 @@ class AsyncClient:
             connection.drop()
         return None
 
-    def pool(self, address: ServerAddress) -> _Pool:
+    def pool(self, address: ServerAddress) -> AsyncPool:
         pool = self.pools.get(address)
         if pool is None:
             if len(self.pools) >= MAX_SERVERS:
                 self.close_pools()
-            pool = self.pools[address] = _Pool(self.pool_size)
+            pool = self.pools[address] = AsyncPool(self.pool_size)
             pool.closed = self.closed
         return pool
 
@@ -283,19 +138,21 @@ class AsyncClient:
 
     async def open(self, address: ServerAddress, deadline: float) -> AsyncConnection:
         """A new connection after its handshake. OSError, EOFError or StoreError if that fails."""
+        create_protocol = cast("Callable[[], asyncio.Protocol]", partial(AsyncConnection, self.lag))
         if address.path is not None:
-            _, connection = await self.loop.create_unix_connection(partial(AsyncConnection, self.lag), address.path)
+            _, protocol = await self.loop.create_unix_connection(create_protocol, address.path)
         else:
             tls = self.settings.tls
             name = address.host if tls is not None else None
             opened = await self.open_socket(address, deadline)
             try:
-                _, connection = await self.loop.create_connection(
-                    partial(AsyncConnection, self.lag), sock=opened, ssl=tls, server_hostname=name
+                _, protocol = await self.loop.create_connection(
+                    create_protocol, sock=opened, ssl=tls, server_hostname=name
                 )
             except BaseException:
                 opened.close()
                 raise
+        connection = cast(AsyncConnection, protocol)
         handshake = self.settings.handshake(address)
         if handshake:
             finished: asyncio.Future[CallResult] = self.loop.create_future()

@@ -16,6 +16,8 @@ __all__ = ["SCRIPT", "SCRIPT_SHA"]
 _FOLDER = files("crestgate.stores.redis") / "lua"
 _PARTS = (
     "numbers",
+    "single",
+    "implementations",
     "log",
     "level",
     *(kind for kind in sorted(KINDS) if (_FOLDER / f"{kind}.lua").is_file()),  # three share `level`

@@ -15,7 +15,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, final
 
 import pymysql
+from pymysql.connections import MAX_PACKET_LEN, MySQLResult
 from pymysql.constants import CLIENT, CR
+from pymysql.protocol import MysqlPacket
 
 from crestgate.runtime.name_lookup import NameLookupError
 from crestgate.runtime.sockets import connect
@@ -41,6 +43,8 @@ _LOST = (1040, 1053, 1077, 1080, 1927, 3169, 4031)
 _READ_ONLY = (1290, 1792, 1836)
 _MISSING_TABLE = 1146
 _SCHEMA_LOCK = "crestgate_schema"
+MAX_SHORT_TEXT = 251
+"""Texts below this length have it in one byte before them."""
 
 
 class _Connection(pymysql.Connection):  # type: ignore[misc]  # PyMySQL has no types
@@ -77,6 +81,16 @@ class _Connection(pymysql.Connection):  # type: ignore[misc]  # PyMySQL has no t
     def _write_timeout(self, value: object) -> None:
         """As above."""
 
+    def _read_query_result(self, unbuffered: bool = False) -> int | None:
+        self._result = None
+        result = _Result(self)
+        result.read()
+        self._result = result
+        if result.server_status is not None:
+            self.server_status = result.server_status
+        count: int | None = result.affected_rows
+        return count
+
     def _create_ssl_ctx(self, sslp: dict[str, Any]) -> ssl.SSLContext:
         """Without TLS options PyMySQL encrypts if the server can, and verifies nothing; yet it loads all CA
         certificates of the machine. That takes 30 ms per connection, in which no other thread runs."""
@@ -87,6 +101,39 @@ class _Connection(pymysql.Connection):  # type: ignore[misc]  # PyMySQL has no t
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         return context
+
+
+@final
+class _Result(MySQLResult):  # type: ignore[misc]  # PyMySQL has no types
+    """Reads rows of one short text, as most of ours are, without an object for each packet: a third of the time."""
+
+    connection: Any
+    affected_rows: Any
+    rows: Any
+
+    def _read_rowdata_packet(self) -> None:
+        connection = self.connection
+        read, encoding = connection._read_bytes, connection.encoding
+        rows: list[tuple[Any, ...]] = []
+        while True:
+            header = read(4)
+            size = header[0] | header[1] << 8 | header[2] << 16
+            if header[3] != connection._next_seq_id or size == MAX_PACKET_LEN:
+                connection._force_close()
+                raise pymysql.OperationalError(CR.CR_SERVER_LOST, "Lost connection to MySQL server during query")
+            connection._next_seq_id = (header[3] + 1) % 256
+            data = read(size)
+            if self.field_count == 1 and size and data[0] < MAX_SHORT_TEXT and size == data[0] + 1:
+                rows.append((data[1:].decode(encoding),))
+                continue
+            packet = MysqlPacket(data, encoding)
+            packet.check_error()
+            if self._check_packet_is_eof(packet):
+                break
+            rows.append(self._read_row_from_packet(packet))
+        self.connection = None
+        self.affected_rows = len(rows)
+        self.rows = tuple(rows)
 
 
 @final
@@ -189,6 +236,8 @@ class MysqlDriver(Driver):
         self.dialect = MYSQL
         self.own_clock = True
         self.opens_in_background = True
+        # Measured: for 100 tasks two batches of 50, one decided while the other commits, beat one; with PostgreSQL not.
+        self.min_shared_batch = 50
 
     def parameters(self) -> dict[str, Any]:
         address = self.address

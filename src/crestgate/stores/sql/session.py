@@ -96,6 +96,8 @@ class Driver:
     """Whether a session may be opened by another thread than those that use it."""
     max_sessions: int | None = None
     """How many sessions are useful; None for no limit."""
+    min_shared_batch: int = 500
+    """Requests up to this number are sent as one batch rather than divided among several."""
 
     def open(self, deadline: float) -> Session:
         """A new session. DatabaseConnectionError or StatementError when it cannot be opened by the deadline."""

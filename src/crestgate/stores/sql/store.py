@@ -66,6 +66,8 @@ class SqlStore(ThreadedStore):
         self.title = driver.name
         self.timeout = timeout_ms / 1000
         self.max_concurrent_batches = min(pool_size or self.max_concurrent_batches, driver.max_sessions or 10_000)
+        self.min_shared_batch = driver.min_shared_batch
+        self.locks_counters = self.max_concurrent_batches > 1
         self.driver = driver
         self.pool = SessionPool(driver, self.max_concurrent_batches)
         self.breaker = Breaker()

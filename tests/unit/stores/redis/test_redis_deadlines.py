@@ -218,12 +218,88 @@ def test_reply_that_a_loop_has_not_read_yet_is_not_late(prompt: ServerAddress) -
         assert servers.try_send(prompt, PING, 100, time.monotonic() + 10, result.set_result)
         while not connection.readable():
             time.sleep(0.001)
+        connection.deadline = 0.0
         connection.time_out()  # some loops call timers before they read
         answer = await asyncio.wait_for(result, 10)
         servers.close()
         return answer, breakers[prompt].failures
 
     assert asyncio.run(scenario()) == ([b"PONG"], 0)
+
+
+@pytest.fixture
+def held() -> Iterator[tuple[ServerAddress, threading.Event]]:
+    """A server that answers the first two commands immediately, and the others after the event."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    release = threading.Event()
+
+    def serve() -> None:
+        with listener.accept()[0] as client:
+            number = 0
+            while client.recv(65536):
+                number += 1
+                if number > 2:
+                    release.wait()
+                client.sendall(b"+PONG\r\n")
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield ServerAddress("127.0.0.1", listener.getsockname()[1]), release
+    release.set()
+    listener.close()
+
+
+async def pinged(address: ServerAddress, seconds: float) -> tuple[AsyncClient, list[CallResult]]:
+    """A client whose connection has made a call with so much time, and has its timer still. `on_result` of the next
+    call is `results.append`."""
+    loop = asyncio.get_running_loop()
+    servers = AsyncClient(loop, RedisSettings(), 4, Breakers().__getitem__)
+    connected: asyncio.Future[object] = loop.create_future()
+
+    def ping() -> Exchange[None]:
+        yield [Call(address, PING, 1)]
+
+    servers.run(ping(), time.monotonic() + 10, connected.set_result)
+    await asyncio.wait_for(connected, 10)
+    answered: asyncio.Future[CallResult] = loop.create_future()
+    assert servers.try_send(address, PING, 100, time.monotonic() + seconds, answered.set_result)
+    assert await asyncio.wait_for(answered, 10) == [b"PONG"]
+    return servers, []
+
+
+def test_timer_of_an_earlier_call_does_not_end_a_later_one(held: tuple[ServerAddress, threading.Event]) -> None:
+    address, release = held
+
+    async def scenario() -> list[CallResult]:
+        servers, results = await pinged(address, 30)
+        connection = servers.pools[address].idle[-1]
+        assert servers.try_send(address, PING, 100, time.monotonic() + 60, results.append)
+        before = connection.timer
+        assert before is not None
+        connection.time_out()
+        assert not results
+        assert connection.timer is not before, "it has a timer again"
+        release.set()
+        while not results:
+            await asyncio.sleep(0)
+        servers.close()
+        return results
+
+    assert asyncio.run(scenario()) == [[b"PONG"]]
+
+
+def test_call_with_an_earlier_deadline_has_a_timer_of_its_own(held: tuple[ServerAddress, threading.Event]) -> None:
+    address, _ = held
+
+    async def scenario() -> list[CallResult]:
+        servers, results = await pinged(address, 3600)
+        assert servers.try_send(address, PING, 100, time.monotonic() + 0.05, results.append)
+        while not results:
+            await asyncio.sleep(0)
+        servers.close()
+        return results
+
+    (result,) = asyncio.run(scenario())
+    assert isinstance(result, CallFailure)
 
 
 def test_blocked_loop_leaves_a_call_its_time(hung: ServerAddress) -> None:

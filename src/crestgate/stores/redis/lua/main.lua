@@ -1,4 +1,4 @@
--- The batch (encoded by codec.py): limits, then requests with their members. The reply is one string.
+-- The rest of the batch (encoded by codec.py): limits, then requests with their members. The reply is one string.
 
 local function step(cell, alg, now, cost)
   local state = cell.state
@@ -80,16 +80,6 @@ local function take(members, now, replies)
       replies[#replies + 1] = peek(m.cell, m.alg, now, m.cost)
     end
   end
-end
-
-local batch = ARGV[1]
-local now, limits_given, _, at = unpack_from('>i8I2I2', batch)
-local grace_ms = 0
-if now < 0 then
-  local time = call('TIME')
-  now = time[1] * 1000000 + time[2]
-else
-  grace_ms = 3600000 -- virtual time: keys must not expire by the server's clock during a test
 end
 
 local limits = {}
