@@ -20,7 +20,7 @@ from crestgate.limiter.lease_sweeper import LeaseSweeper
 from crestgate.limiter.local_decisions import LocalDecisions
 from crestgate.limiter.outages import OutageWatch
 from crestgate.limiter.thread_coalescer import ThreadCoalescer
-from crestgate.runtime.clock import MachineClock
+from crestgate.runtime.clock import MachineClock, wall_minus_monotonic
 from crestgate.runtime.fork_safety import fork_safe_lock
 from crestgate.stores.port import BatchOutcomes, LocalStore, Member, Op, PartialStoreError, Request, Store
 from crestgate.stores.remote_store import RemoteStore
@@ -118,9 +118,9 @@ class Backend:
         self.failure = failure
         self.pressure = PressureMonitor(on_pressure)
         self.observation = observation
-        remote = isinstance(store, RemoteStore) and store.rules_for({}) is None
+        remote = isinstance(store, RemoteStore) and store.allows_local_decisions()
         self.may_lease = remote or (isinstance(store, LocalStore) and store.waits)
-        """Not in memory, where counters are at hand, and not with a service, which decides by itself."""
+        """Not in memory, where counters are at hand, and not with services, which decide by themselves."""
         self.local_decisions: LocalDecisions | None = None
         """What is decided without the store; None if that is nothing."""
         self.lease_sweeper: LeaseSweeper | None = None
@@ -138,7 +138,10 @@ class Backend:
         decisions = self.local_decisions
         if decisions is None:
             clock = self.store.clock
-            decisions = LocalDecisions(clock.ticks, not isinstance(clock, MachineClock))
+            is_real = isinstance(clock, MachineClock)
+            if is_real:  # a clock of their own: that of a store follows the server's, forth and back
+                clock = MachineClock(wall_minus_monotonic())
+            decisions = LocalDecisions(clock.ticks, carries_returns=not is_real)
             self.local_decisions = decisions
             self.apply = self.decide
             if self.observation is not None:

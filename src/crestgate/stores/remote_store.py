@@ -68,6 +68,10 @@ class RemoteStore:
         """A placeholder for all rules of the store that match a request, if it has rules; its cost is set later."""
         return None
 
+    def allows_local_decisions(self) -> bool:
+        """Whether callers may decide from slices of its counters, and by its denials. A service does that itself."""
+        return self.rules_for({}) is None
+
     def reserve(self, request: Request, terms: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Outcome]]:
         """Reserve by a service that keeps reservations itself; its response, and the outcomes."""
         raise NotImplementedError

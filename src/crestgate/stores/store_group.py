@@ -53,6 +53,12 @@ class StoreGroup(RemoteStore):
     def supports(self, algorithm: Algorithm) -> bool:
         return all(store.supports(algorithm) for store in self.stores if isinstance(store, RemoteStore))
 
+    def allows_local_decisions(self) -> bool:
+        """If all stores allow it: not with one in memory, where counters are at hand and a give-back always counts."""
+        return all(
+            store.allows_local_decisions() if isinstance(store, RemoteStore) else store.waits for store in self.stores
+        )
+
     def breakers(self) -> dict[str, Breaker]:
         remote = [store for store in self.stores if isinstance(store, RemoteStore)]
         return {name: breaker for store in remote for name, breaker in store.breakers().items()}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from crestgate import AsyncLimiter, ConfigError, Limit, Limiter, RateLimitExceeded
+from crestgate.core.algorithms import build
 from crestgate.limiter.denial_cache import MAX_DENIALS
+from crestgate.runtime.clock import MachineClock
 from crestgate.stores.port import Op
 from fake_server import FakeServer, ServerClient
 
@@ -255,3 +258,23 @@ def test_leased_limit_is_denied_here_too(server: FakeServer, store: ServerClient
     assert not any(limiter.check(KEY, limit).allowed for _ in range(100))
     assert server.calls == calls
     assert not limiter.check(KEY, replace(limit, lease=False)).allowed
+
+
+def test_clock_of_a_store_that_follows_its_server_does_not_move_what_is_known(tmp_path: Path) -> None:
+    """Stores of SQL servers set their clock by each answer, forth and back. A denial must not last longer for it."""
+    with Limiter(f"sqlite:///{tmp_path}/counters.db") as limiter:
+        decisions = limiter.backend.local_decisions
+        clock = limiter.store.clock
+        assert decisions is not None
+        assert isinstance(clock, MachineClock)
+        before = decisions.ticks()
+        clock.anchor -= 60_000_000
+        assert decisions.ticks() >= before
+
+
+def test_group_with_a_store_in_memory_is_asked(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path}/counters.db"
+    for urls, decides in (([database, f"{database}2"], True), ([database, "memory://"], False)):
+        with Limiter(urls) as limiter:
+            assert (limiter.backend.local_decisions is not None) == decides
+            assert limiter.backend.leases(build(Limit(5, 60, lease=True), "five")) == decides

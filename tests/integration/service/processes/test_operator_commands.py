@@ -82,6 +82,12 @@ def test_commands_share_counters_and_rules_with_the_service(shell: Shell) -> Non
     assert actions == ["delete", "create"]
 
 
+def test_status_has_the_same_rows_with_and_without_url(shell: Shell) -> None:
+    """Before the store fails: after that each worker finds out by itself that it is back, with its next request."""
+    local, remote = (shell.json("status", remote=remote)["stores"] for remote in (False, True))
+    assert local == remote
+
+
 def test_every_command_says_that_the_failure_policy_decides(shell: Shell, service: Service, redis: RedisServer) -> None:
     assert not shell.json("status", remote=True)["policy_decides_now"]
     assert len(shell.json("status")["workers"]) == 2
@@ -104,11 +110,6 @@ def test_every_command_says_that_the_failure_policy_decides(shell: Shell, servic
     wait_until("the log says that the store is back", lambda: "store is back: Redis" in service.logged)
     assert "checks meanwhile" in service.logged
     wait_until("the store decides", lambda: shell.json("peek", *REQUEST, remote=True).get("failure_policy") is None)
-
-
-def test_status_has_the_same_rows_with_and_without_url(shell: Shell) -> None:
-    local, remote = (shell.json("status", remote=remote)["stores"] for remote in (False, True))
-    assert local == remote
 
 
 @pytest.mark.parametrize("remote", [False, True], ids=["local", "url"])
