@@ -158,6 +158,15 @@ def test_bucket_slice_drains_with_the_level(server: FakeServer, store: ServerCli
     assert admitted == 50, "a full bucket, and not a slice beside it"
 
 
+@pytest.mark.parametrize("algorithm", ["token_bucket", "gcra"])
+@pytest.mark.parametrize("count", [3, 60, 1000])
+def test_slow_bucket_admits_all_of_its_burst(count: int, algorithm: str, store: ServerClient) -> None:
+    """A slice drains in minutes, though it is used for a second at most."""
+    limiter = Limiter(store)
+    limit = Limit(count, 60, algorithm=algorithm, lease=True)
+    assert sum(limiter.check(KEY, limit).allowed for _ in range(count + 100)) == count
+
+
 def test_unused_slice_goes_back_when_it_has_ended(server: FakeServer, store: ServerClient) -> None:
     limiter = Limiter(store)
     admitted = warm_up(limiter, store)
