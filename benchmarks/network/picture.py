@@ -83,7 +83,7 @@ def targets(axes: Any, reached: Sequence[Aim]) -> None:
         figure(axes, max(aim.measured.high, aim.bound), row, f"{aim.measured.median:.2f}×, {aim.target} {word}")
     axes.set_xscale("log", base=2)
     low, high = axes.get_xlim()
-    axes.set_xlim(low, high * 4)
+    axes.set_xlim(low, high * 8)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
     names = [aim.what for aim in reached]
     frame(axes, names, "Targets (|) and ratios: median, 10th to 90th percentile")
